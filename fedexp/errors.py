@@ -1,0 +1,31 @@
+"""The errors a user can meet. Each says what is wrong, where, and what to do."""
+
+from __future__ import annotations
+
+
+class FedexpError(Exception):
+    """Base of all errors that are about the user's input or environment, not about our code."""
+
+
+class ConfigError(FedexpError):
+    """The configuration cannot be run; the message lists every problem found."""
+
+
+class DataError(FedexpError):
+    """A data set is missing, incomplete or not what its name says."""
+
+
+class PartitionError(FedexpError):
+    """The requested split of the samples over the clients is impossible."""
+
+
+class PlanError(FedexpError):
+    """The components of an algorithm do not fit together."""
+
+
+class ClientError(FedexpError):
+    """A client's work failed; the message names round, client and phase."""
+
+
+class CheckpointError(FedexpError):
+    """A checkpoint is corrupt or belongs to another run."""
