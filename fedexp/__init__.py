@@ -1,3 +1,20 @@
 """fedexp: federated learning experiments when clients own only some of the classes."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fedexp.api import Result, run
+
 __version__ = "0.1.0"
+__all__ = ["Result", "__version__", "run"]
+
+
+def __getattr__(name: str) -> Any:
+    """Imports the interface when it is first used, so that ``import fedexp`` is cheap."""
+    if name in ("run", "Result"):
+        from fedexp import api
+
+        return getattr(api, name)
+    raise AttributeError(f"module 'fedexp' has no attribute {name!r}")

@@ -1,0 +1,221 @@
+"""From a plain configuration to the objects of a run. Nobody else reads configuration."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedexp.algorithm import Algorithm
+from fedexp.checkpoint import Checkpoint
+from fedexp.client import Local
+from fedexp.component import Component
+from fedexp.config import Config, run_id, title
+from fedexp.contexts import Facts
+from fedexp.data.federated import FederatedData
+from fedexp.data.source import Loaded, Samples
+from fedexp.display import Display
+from fedexp.engine import Engine, Every
+from fedexp.errors import ConfigError, FedexpError, PartitionError, PlanError
+from fedexp.executor import Executor
+from fedexp.loops import Loop
+from fedexp.models.split import SplitModel
+from fedexp.network import layout_of, tensors
+from fedexp.optim import OptimizerFactory
+from fedexp.partition.base import ClientSplit, split
+from fedexp.plan import Plan, describe
+from fedexp.protocol import FedGelaProtocol, FedRemaProtocol, Protocol
+from fedexp.rundir import RunDir
+from fedexp.sampler import UniformSampler
+from fedexp.seeding import numpy_rng, seeded
+from fedexp.state import snapshot
+from fedexp.track.base import RunCard, Tracker
+from fedexp.worker import Worker
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """Everything a run is made of, before anything is trained."""
+
+    config: Config
+    data: FederatedData
+    splits: list[ClientSplit]
+    net: SplitModel
+    algorithm: Algorithm
+    plan: Plan
+
+    def engine(self, rundir: RunDir, display: Display) -> Engine:
+        """The engine, with its worker, executor and tracker."""
+        config = self.config
+        loop: Loop = make(config["loop"])
+        optimizer: OptimizerFactory = make(config["optim"])
+        local = Local(**config["local"])
+        data = self.data.to(loop.device)
+
+        def executor(algorithm: Algorithm, setting: Local) -> tuple[Worker, Executor]:
+            worker = Worker(self.net, data, algorithm, loop, optimizer, setting)
+            return worker, make(config["executor"], worker=worker)
+
+        worker, main = executor(self.algorithm, local)
+        plain = partial(Algorithm.compile, {}, self.algorithm.facts)
+        tuning = replace(local, epochs=config["evaluate"]["finetune_epochs"])
+        tracker: Tracker = make(config["tracker"])
+        return Engine(
+            algorithm=self.algorithm,
+            executor=main,
+            classify=worker.classify,
+            sampler=UniformSampler(config["seed"], **config["cohort"]),
+            weighting=config["weighting"],
+            rounds=config["rounds"],
+            every=Every(**config["every"]),
+            protocol=_protocol(config["evaluate"], lambda: executor(plain(), tuning)[1]),
+            rundir=rundir,
+            checkpoint=Checkpoint(rundir.path / "checkpoint", self.plan.digest),
+            tracker=tracker,
+            display=display,
+        )
+
+    def card(self, rundir: RunDir) -> RunCard:
+        """The run as a tracker is told of it."""
+        return RunCard(
+            run=run_id(self.config),
+            name=self.config["name"],
+            config=self.config,
+            plan=self.plan.content,
+            partition=self.data.counts.int().tolist(),
+            path=rundir.path,
+            rounds=self.config["rounds"],
+        )
+
+
+def build(config: Config) -> Experiment:
+    """Makes the parts of a run and checks that they fit.
+
+    Raises:
+        ConfigError: With every problem found.
+        DataError: If the data set is not to be had.
+    """
+    problems = list(_out_of_range(config))
+    loaded: Loaded = _pool(make(config["data"]).load(), config["pool"])
+    splits: list[ClientSplit] = []
+    try:
+        loaded, splits = _deal(config, loaded)
+    except PartitionError as error:
+        problems.append(f"partition: {error}")
+    try:
+        net = _network(config, loaded)
+    except ConfigError as error:
+        raise ConfigError("\n".join([*problems, f"model: {error}"])) from error
+    data = FederatedData(loaded.spec, loaded.train, loaded.test, splits, loaded.augment)
+    components: dict[str, Component] = {k: make(c) for k, c in config["algo"].items()}
+    try:
+        algorithm = Algorithm.compile(components, _facts(config, loaded, net, data))
+    except PlanError as error:
+        problems.append(str(error))
+    if problems:
+        raise ConfigError("\n".join(problems))
+    plan = describe(algorithm, config, net, splits, loaded.train.y.numpy())
+    return Experiment(config, data, splits, net, algorithm, plan)
+
+
+def make(node: Mapping[str, Any], **given: Any) -> Any:
+    """Calls a node's ``_target_`` with its settings; lists become tuples, so that nothing can change later."""
+    module, _, name = str(node["_target_"]).rpartition(".")
+    try:
+        target: Callable[..., Any] = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as cause:
+        raise ConfigError(f"_target_: {node['_target_']} cannot be imported ({cause}).") from cause
+    settings = {k: _frozen(v) for k, v in node.items() if not k.startswith("_")}
+    if node.get("_partial_"):
+        return partial(target, **settings, **given)
+    return target(**settings, **given)
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(_frozen(v) for v in value) if isinstance(value, list) else value
+
+
+# ---------------------------------------------------------------- parts
+def _out_of_range(config: Config) -> Iterator[str]:
+    cohort, local, every = config["cohort"], config["local"], config["every"]
+    positive = {
+        "rounds": config["rounds"],
+        "cohort.clients": cohort["clients"],
+        "local.batch_size": local["batch_size"],
+        "local.epochs": local["epochs"],
+        "every.evaluate": every["evaluate"],
+        "every.checkpoint": every["checkpoint"],
+        "evaluate.finetune_epochs": config["evaluate"]["finetune_epochs"],
+    }
+    yield from (f"{k} must be greater than 0, not {v}" for k, v in positive.items() if v <= 0)
+    if not 0 < cohort["fraction"] <= 1:
+        yield f"cohort.fraction must be in (0, 1], not {cohort['fraction']}: a cohort needs a client"
+    if (window := config["evaluate"]["window"]) is not None and window <= 0:
+        yield f"evaluate.window must be greater than 0, not {window}"
+    if (clip := local["clip"]) is not None and clip <= 0:
+        yield f"local.clip must be greater than 0 or null, not {clip}"
+
+
+def _pool(loaded: Loaded, pool: str) -> Loaded:
+    """``all``: training and test samples are dealt out together, as FedReMa does."""
+    if pool == "train":
+        return loaded
+    train = Samples(torch.cat([loaded.train.x, loaded.test.x]), torch.cat([loaded.train.y, loaded.test.y]))
+    return replace(loaded, train=train)
+
+
+def _deal(config: Config, loaded: Loaded) -> tuple[Loaded, list[ClientSplit]]:
+    partition = make(config["partition"])
+    seed = config["seed"] if partition.seed is None else partition.seed
+    splits = split(
+        partition,
+        loaded.train.y.numpy(),
+        loaded.test.y.numpy(),
+        config["cohort"]["clients"],
+        loaded.spec.n_classes,
+        numpy_rng(seed, "partition"),
+    )
+    if config["pool"] == "all":  # the global test set must not be among the clients' training samples
+        if partition.test != "holdout":
+            raise PartitionError("pool=all needs partition.test=holdout: its global test set is what clients hold out")
+        held = np.sort(np.concatenate([s.test for s in splits]))
+        loaded = replace(loaded, test=loaded.train.select(torch.from_numpy(held)))
+    return loaded, splits
+
+
+def _network(config: Config, loaded: Loaded) -> SplitModel:
+    with seeded(config["seed"], "network"):
+        net: SplitModel = make(config["model"])(loaded.spec.shape, loaded.spec.n_classes)
+    return net
+
+
+def _facts(config: Config, loaded: Loaded, net: SplitModel, data: FederatedData) -> Facts:
+    return Facts(
+        seed=config["seed"],
+        rounds=config["rounds"],
+        fraction=config["cohort"]["fraction"],
+        n_clients=config["cohort"]["clients"],
+        n_classes=loaded.spec.n_classes,
+        feature_dim=net.feature_dim,
+        layout=layout_of(net),
+        counts=data.counts,
+        initial=snapshot(tensors(net)),
+    )
+
+
+def _protocol(settings: Mapping[str, Any], finetune: Callable[[], Executor]) -> Protocol:
+    chosen = {k: v for k, v in settings.items() if k in ("window", "all_clients") and v is not None}
+    makers: dict[str, Callable[..., Protocol]] = {
+        "map": Protocol,
+        "fedgela": partial(FedGelaProtocol, finetune=finetune),
+        "fedrema": FedRemaProtocol,
+    }
+    return makers[settings["protocol"]](**chosen)
+
+
+__all__ = ["Experiment", "FedexpError", "build", "make", "title"]

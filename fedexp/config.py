@@ -1,0 +1,137 @@
+"""Configurations: compose them, check them, name the run they determine. Free of torch."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from fedexp import schema
+from fedexp.errors import ConfigError
+
+Config = dict[str, Any]
+
+# What does not change a run's numbers, and therefore not its identity either.
+IRRELEVANT = ("out", "name", "plan", "force", "keep", "tracker", "data.root", "data.download", "choices")
+
+
+def conf_dir() -> Path:
+    """The configuration files: beside the package in a checkout, inside it in a wheel."""
+    here = Path(__file__).resolve().parent
+    return here / "conf" if (here / "conf").is_dir() else here.parent / "conf"
+
+
+def composed(overrides: Sequence[str]) -> Config:
+    """Composes and checks a configuration from command-line style overrides.
+
+    Raises:
+        ConfigError: With the nearest valid key or choice, or with every wrong type.
+    """
+    if GlobalHydra.instance().is_initialized():  # inside a job: compose on its own
+        GlobalHydra.instance().clear()
+    try:
+        with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+            node = compose("config", list(overrides), return_hydra_config=True)
+            return plain(node, node.hydra.runtime.choices)
+    except (HydraException, OmegaConfBaseException) as cause:
+        raise ConfigError(explain(cause)) from cause
+
+
+def plain(node: DictConfig, choices: Mapping[str, str]) -> Config:
+    """A composed configuration as plain values, checked, with the names of the chosen files."""
+    container = OmegaConf.to_container(OmegaConf.masked_copy(node, [k for k in node if k != "hydra"]), resolve=True)
+    config: Config = {str(k): v for k, v in container.items()} if isinstance(container, dict) else {}
+    if found := schema.problems(config):
+        raise ConfigError("\n".join(found))
+    config["choices"] = {k: v for k, v in choices.items() if v and not k.startswith("hydra")}
+    return config
+
+
+def run_id(config: Config) -> str:
+    """A short hash of everything that can change the numbers of a run."""
+    relevant = json.loads(json.dumps(config))
+    for path in IRRELEVANT:
+        *parents, last = path.split(".")
+        node = relevant
+        for parent in parents:
+            node = node[parent]
+        node.pop(last, None)
+    return hashlib.sha256(json.dumps(relevant, sort_keys=True).encode()).hexdigest()[:10]
+
+
+def run_path(config: Config) -> Path:
+    """The run's directory: out/name/id."""
+    return Path(config["out"]) / config["name"] / run_id(config)
+
+
+def title(config: Config) -> str:
+    """A run in a few words."""
+    choices = config["choices"]
+    return " · ".join([*(choices[g] for g in ("algo", "data", "partition", "model")), f"seed {config['seed']}"])
+
+
+# ---------------------------------------------------------------- explaining Hydra's errors
+def explain(error: Exception) -> str:
+    """Hydra's message, with the nearest valid key or choice."""
+    text = _innermost(error)
+    if match := re.search(r"Could not find '([\w/]+)/([^'/]+)'", text):
+        group, choice = match.groups()
+        return f"{group}={choice}: there is no such choice. {schema.nearest(choice, choices_of(group))}"
+    if match := re.search(r"Could not override '([^']+)'", text):
+        return _explain_key(match.group(1))
+    if match := re.search(r"Key '([^']+)' is not in struct\s+full_key: (\S+)", text):
+        return _explain_key(match.group(2))
+    return text
+
+
+def _innermost(error: BaseException) -> str:
+    lines = [str(error)]
+    while error.__cause__ is not None:
+        error = error.__cause__
+        lines.append(str(error))
+    return "\n".join(dict.fromkeys(line.strip() for line in lines if line.strip()))
+
+
+def choices_of(group: str) -> list[str]:
+    """The files of a configuration group."""
+    return sorted(p.stem for p in (conf_dir() / group).glob("*.yaml"))
+
+
+def _explain_key(path: str) -> str:
+    """Walks the default configuration down to the key that is not there."""
+    known = _keys(conf_dir() / "config.yaml")
+    if path in known or "." not in path:
+        return f"{path} is not a setting. {schema.nearest(path, sorted(known))}"
+    group, _, key = path.partition(".")
+    if (conf_dir() / group).is_dir():
+        inside = {k for name in choices_of(group) for k in _keys(conf_dir() / group / f"{name}.yaml")}
+        owners = [n for n in choices_of(group) if key in _keys(conf_dir() / group / f"{n}.yaml")]
+        if owners:
+            return f"{path} is a setting of {group}={' or '.join(owners)}, not of the {group} that is chosen."
+        return f"{path} is not a setting. {schema.nearest(path, [f'{group}.{k}' for k in sorted(inside)])}"
+    return f"{path} is not a setting. {schema.nearest(path, sorted(known))}"
+
+
+def _keys(path: Path) -> set[str]:
+    node = OmegaConf.load(path)
+    return set(_walk(OmegaConf.to_container(node), "")) if isinstance(node, DictConfig) else set()
+
+
+def _walk(node: Any, prefix: str) -> list[str]:
+    if not isinstance(node, dict):
+        return []
+    found = []
+    for key, value in node.items():
+        if str(key).startswith("_") or key in ("defaults", "hydra"):
+            continue
+        found += [f"{prefix}{key}", *_walk(value, f"{prefix}{key}.")]
+    return found

@@ -1,0 +1,121 @@
+"""A data set dealt out to clients: resident tensors, index selections, no loader workers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+import torch
+from torch import Tensor
+
+from fedexp.data.source import Augment, DataSpec, Samples
+from fedexp.partition.base import ClientSplit
+from fedexp.seeding import derive
+
+
+@dataclass(frozen=True)
+class Info:
+    """What a client knows about its own training data."""
+
+    client: int
+    n: int
+    counts: Tensor  # [C] samples per class
+
+    @property
+    def share(self) -> Tensor:
+        """The share of each class in the client's training samples."""
+        return self.counts / self.counts.sum()
+
+    @property
+    def owned(self) -> Tensor:
+        """Which classes the client has training samples of."""
+        return self.counts > 0
+
+
+@dataclass(frozen=True)
+class Batches:
+    """A stretch ``[begin, end)`` of a client's endless, seeded sequence of batches; a new order every epoch."""
+
+    data: Samples
+    rows: Tensor  # the client's training samples
+    size: int
+    begin: int
+    end: int
+    seed: int
+    augment: Augment | None
+
+    def __len__(self) -> int:
+        return self.end - self.begin
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        for index, rows in islice(enumerate(self._rows()), self.begin, self.end):
+            x = self.data.x[rows]
+            if self.augment is not None:
+                x = self.augment(x, torch.Generator(x.device).manual_seed(derive(self.seed, "augment", index)))
+            yield x, self.data.y[rows]
+
+    def _rows(self) -> Iterator[Tensor]:
+        order = torch.Generator().manual_seed(self.seed)
+        sizes = batch_sizes(len(self.rows), self.size)
+        while True:
+            yield from self.rows[torch.randperm(len(self.rows), generator=order)].split(sizes)
+
+
+def batch_sizes(n: int, size: int) -> list[int]:
+    """How n samples fall into batches. A last batch of one sample joins the one before: batch norm cannot use it."""
+    sizes = [size] * (n // size) + ([n % size] if n % size else [])
+    return [*sizes[:-2], sizes[-2] + 1] if len(sizes) > 1 and sizes[-1] == 1 else sizes
+
+
+class FederatedData:
+    """The samples, and who owns which of them."""
+
+    def __init__(
+        self,
+        spec: DataSpec,
+        train: Samples,
+        test: Samples,
+        splits: Sequence[ClientSplit],
+        augment: Augment | None = None,
+    ) -> None:
+        self.spec, self.train, self.test, self.augment = spec, train, test, augment
+        self._splits = splits
+        rows = [torch.from_numpy(s.train).to(train.y.device) for s in splits]
+        counts = [torch.bincount(train.y[r], minlength=spec.n_classes) for r in rows]
+        self.counts = torch.stack(counts).float() if counts else torch.zeros(0, spec.n_classes)
+
+    def to(self, device: torch.device) -> FederatedData:
+        """The same data on a device, where it stays for the whole run."""
+        train, test = (Samples(s.x.to(device), s.y.to(device)) for s in (self.train, self.test))
+        return FederatedData(self.spec, train, test, self._splits, self.augment)
+
+    @property
+    def n_clients(self) -> int:
+        """Number of clients."""
+        return len(self._splits)
+
+    def info(self, client: int) -> Info:
+        """What a client knows about its own training data."""
+        return Info(client, len(self._splits[client].train), self.counts[client])
+
+    def steps_per_epoch(self, client: int, batch_size: int) -> int:
+        """Batches in one pass over a client's training samples."""
+        return len(batch_sizes(len(self._splits[client].train), batch_size))
+
+    def batches(self, client: int, *, size: int, begin: int, end: int, seed: int) -> Batches:
+        """A stretch of a client's sequence of training batches."""
+        rows = torch.from_numpy(self._splits[client].train)
+        return Batches(self.train, rows, size, begin, end, seed, self.augment)
+
+    def own_train(self, client: int) -> Samples:
+        """A client's training samples, as they are."""
+        return self.train.select(torch.from_numpy(self._splits[client].train))
+
+    def own_test(self, client: int) -> Samples | None:
+        """A client's held-out samples; None if it has none."""
+        split = self._splits[client]
+        if not len(split.test):
+            return None
+        held = self.train if split.test_from == "train" else self.test
+        return held.select(torch.from_numpy(split.test))

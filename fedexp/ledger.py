@@ -1,0 +1,45 @@
+"""The ledger: bytes by message and direction, counted at the one place where messages pass."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from fedexp.state import Message, nbytes
+
+COLUMNS = ("round", "client", "direction", "name", "bytes")
+
+
+@dataclass
+class Ledger:
+    """Totals, and the rows of the round under way."""
+
+    up: int = 0
+    down: int = 0
+    _rows: list[dict[str, Any]] = field(default_factory=list)
+
+    @classmethod
+    def from_rows(cls, rows: Iterable[Mapping[str, str]]) -> Ledger:
+        """The totals of rows on file."""
+        total = {"up": 0, "down": 0}
+        for row in rows:
+            total[row["direction"]] += int(row["bytes"])
+        return cls(**total)
+
+    def count(self, round_: int, client: int, direction: Literal["up", "down"], message: Message) -> None:
+        """Counts a message of a round (rounds count from 1)."""
+        for name, tree in message.items():
+            size = nbytes(tree)
+            self._rows.append(dict(zip(COLUMNS, (round_, client, direction, name, size), strict=True)))
+
+    def close_round(self) -> list[dict[str, Any]]:
+        """Adds the round to the totals and gives its rows."""
+        rows, self._rows = self._rows, []
+        self.up += sum(r["bytes"] for r in rows if r["direction"] == "up")
+        self.down += sum(r["bytes"] for r in rows if r["direction"] == "down")
+        return rows
+
+    def drop_round(self) -> None:
+        """Forgets a round that failed."""
+        self._rows = []

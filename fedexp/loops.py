@@ -1,0 +1,83 @@
+"""Two ways to drive a ClientModule over its batches: a Lightning Trainer, or Lightning Fabric for tiny clients.
+
+Both call the same ``training_step`` in the same order, so their weights are equal bit for bit.
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from typing import TYPE_CHECKING, Protocol
+
+import lightning
+import torch
+
+if TYPE_CHECKING:
+    from fedexp.client import ClientModule
+    from fedexp.data.federated import Batches
+
+
+class Loop(Protocol):
+    """Fits one phase."""
+
+    @property
+    def device(self) -> torch.device: ...
+    def fit(self, module: ClientModule, batches: Batches) -> None: ...
+
+
+class TrainerLoop:
+    """One Lightning Trainer per worker, used again for every phase.
+
+    A Trainer that has reached ``max_epochs`` silently does not fit again, so the limit is raised by one for each fit;
+    a phase is one Trainer epoch however many passes over the data it makes. That the steps were really taken is
+    checked by the module.
+    """
+
+    def __init__(self, accelerator: str = "auto") -> None:
+        _quieten()
+        self._trainer = lightning.Trainer(
+            accelerator=accelerator, devices=1, max_epochs=0, logger=False, enable_checkpointing=False,
+            enable_progress_bar=False, enable_model_summary=False, num_sanity_val_steps=0, limit_val_batches=0,
+            use_distributed_sampler=False,
+        )  # fmt: skip
+
+    @property
+    def device(self) -> torch.device:
+        """Where the network and the data live."""
+        return self._trainer.strategy.root_device
+
+    def fit(self, module: ClientModule, batches: Batches) -> None:
+        """Runs one phase."""
+        self._trainer.fit_loop.max_epochs = self._trainer.current_epoch + 1
+        module.train()
+        self._trainer.fit(module, train_dataloaders=batches)
+        module.to(self.device)  # a finished fit leaves its module on the CPU
+
+
+class FabricLoop:
+    """One process-wide Fabric; the plain loop of thousands of tiny clients."""
+
+    def __init__(self, accelerator: str = "auto") -> None:
+        _quieten()
+        self._fabric = lightning.Fabric(accelerator=accelerator, devices=1)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the network and the data live."""
+        return self._fabric.device
+
+    def fit(self, module: ClientModule, batches: Batches) -> None:
+        """Runs one phase."""
+        module.fabric = self._fabric
+        module.train()
+        module.configure_optimizers()
+        for index, batch in enumerate(batches):
+            module.training_step(batch, index)
+
+
+def _quieten() -> None:
+    """Lightning speaks at every fit; we speak once a round."""
+    for name in ("lightning.pytorch", "lightning.fabric", "lightning"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore", module="lightning")
+    warnings.filterwarnings("ignore", message=".*lightning.*")

@@ -1,0 +1,69 @@
+"""A network as a tree of tensors: read it, load it, and run other weights through spare copies of it."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from fedexp.models.split import SplitModel
+from fedexp.state import Layout, Tree
+
+Forward = Callable[[Tensor], tuple[Tensor, Tensor]]
+
+
+def tensors(net: SplitModel) -> Tree:
+    """The live parameters and buffers by name."""
+    return {**dict(net.named_parameters()), **dict(net.named_buffers())}
+
+
+def load(net: SplitModel, tree: Tree) -> None:
+    """Copies values into the network; names that the tree does not have stay as they are."""
+    live = tensors(net)
+    with torch.no_grad():
+        for name, value in tree.items():
+            live[name].copy_(value)
+
+
+def layout_of(net: SplitModel) -> Layout:
+    """The names of the network's tensors, by part."""
+    parameters = tuple(n for n, _ in net.named_parameters())
+    buffers = tuple(n for n, _ in net.named_buffers())
+    names = frozenset((*parameters, *buffers))
+    parts = {p: frozenset(n for n in names if net.part_of(n) == p) for p in ("features", "classifier")}
+    norm = frozenset(n for n in names if net.is_norm(n))
+    return Layout(parameters, buffers, {"all": names, "none": frozenset(), "norm": norm, **parts})
+
+
+class Spares:
+    """Copies of a network in evaluation mode for teachers and anchors. Made when first needed, then used again."""
+
+    def __init__(self, net: SplitModel) -> None:
+        self._net = net
+        self._copies: list[SplitModel] = []
+
+    def fresh(self) -> Callable[[Tree], Forward]:
+        """A function from weights to their forward pass. Each tree is loaded once; valid until the next ``fresh``."""
+        loaded: dict[int, tuple[Tree, Forward]] = {}  # the tree is held so that its id stays its own
+
+        def forward_of(tree: Tree) -> Forward:
+            if id(tree) not in loaded:
+                loaded[id(tree)] = (tree, self._forward(len(loaded), tree))
+            return loaded[id(tree)][1]
+
+        return forward_of
+
+    def _forward(self, index: int, tree: Tree) -> Forward:
+        if index == len(self._copies):
+            spare = copy.deepcopy(self._net).eval()
+            self._copies.append(spare.requires_grad_(requires_grad=False))
+        net = self._copies[index]
+        load(net, tree)
+
+        def forward(x: Tensor) -> tuple[Tensor, Tensor]:
+            h = net.features(x)
+            return h, net.classifier(h)
+
+        return forward

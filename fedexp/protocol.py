@@ -1,0 +1,123 @@
+"""Evaluation protocols: which personal scores count each round, and what is tested when the run ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedexp.algorithm import Algorithm
+from fedexp.client import Job, Result
+from fedexp.evaluate import Score, personalization
+from fedexp.executor import Executor
+from fedexp.rundir import Record
+
+if TYPE_CHECKING:
+    from fedexp.engine import Engine
+
+
+@dataclass(frozen=True, kw_only=True)
+class Protocol:
+    """MAP's protocol: personal models right after local training, of the clients of the round (definitions 1 and 2).
+
+    After the last round every client is trained and tested once more from the final state (``all_clients``); nothing
+    of that is kept.
+    """
+
+    window: int = 10  # rounds of the mean ± std
+    all_clients: bool = True
+    keeps_best: bool = False
+
+    def tests_clients_globally(self, algorithm: Algorithm) -> bool:
+        """Whether trained clients are also tested on the global test set."""
+        return False
+
+    def personal_scores(self, engine: Engine, results: Mapping[int, Result]) -> dict[int, Score]:
+        """The personal scores of a round."""
+        return {c: r.after for c, r in results.items() if r.after is not None}
+
+    def conclude(self, engine: Engine) -> dict[str, dict[str, Any]]:
+        """What is added to the summary's ``aggregation`` and ``personalization`` when the run ends."""
+        if not self.all_clients or "personalization" not in engine.records[-1]:
+            return {}
+        clients = range(engine.algorithm.facts.n_clients)
+        results = {r.client: r for r in engine.executor.map(engine.jobs(clients))}
+        return {"personalization": {"all_clients": _all_clients(results)}}
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedGelaProtocol(Protocol):
+    """FedGELA's protocol: GA and PA, both of the best round.
+
+    Methods without personal models: PA is measured after ``finetune_epochs`` of plain training from the best server
+    model. Methods without a server model: GA is the mean over clients of their best personal model's accuracy on the
+    global test set, best by the client's own test.
+    """
+
+    keeps_best: bool = True
+    finetune: Callable[[], Executor]  # clients that run plain local training
+
+    def tests_clients_globally(self, algorithm: Algorithm) -> bool:
+        """Only where there is no server model to test."""
+        return not algorithm.global_view
+
+    def conclude(self, engine: Engine) -> dict[str, dict[str, Any]]:
+        """GA and PA of the paper's tables."""
+        out = super().conclude(engine)
+        personal = out.setdefault("personalization", {})
+        if not engine.algorithm.global_view:
+            out["aggregation"] = {"GA": _best_of_each(engine)}
+        else:
+            out["aggregation"] = {"GA": max(r["aggregation"]["accuracy"] for r in engine.records)}
+        if engine.algorithm.personal:
+            personal["PA"] = max(r["personalization"]["accuracy"] for r in engine.records)
+        else:
+            names = engine.algorithm.travelling
+            model = {"model": {n: engine.saved.best[n] for n in names}}
+            jobs = (Job(0, c, model, {}) for c in range(engine.algorithm.facts.n_clients))
+            scores = [r.after.accuracy for r in self.finetune().map(jobs) if r.after is not None]
+            personal["PA"] = float(np.mean(scores))
+        return out
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedRemaProtocol(Protocol):
+    """FedReMa's protocol: personal models as the server sends them, after aggregation and before the next training."""
+
+    window: int = 5
+    all_clients: bool = False
+
+    def personal_scores(self, engine: Engine, results: Mapping[int, Result]) -> dict[int, Score]:
+        """Tests the clients of the round again, with the new state."""
+        jobs = engine.jobs(list(results))
+        return {c: s for c, s in engine.executor.test_clients(jobs) if s is not None}
+
+
+def _all_clients(results: Mapping[int, Result]) -> dict[str, Any]:
+    after = {c: r.after for c, r in results.items() if r.after is not None}
+    before = {c: r.before for c, r in results.items() if r.before is not None}
+    return personalization(after, before)
+
+
+def _best_of_each(engine: Engine) -> float:
+    best: dict[str, tuple[float, float]] = {}
+    for row in engine.rundir.rows("clients.csv"):
+        pair = (float(row["after"]), float(row["globally"]))
+        best[row["client"]] = max(best.get(row["client"], (-1.0, 0.0)), pair, key=lambda p: p[0])
+    return float(np.mean([globally for _, globally in best.values()]))
+
+
+def summarise(records: list[Record], window: int) -> dict[str, dict[str, Any]]:
+    """Last, best and mean ± std of the last rounds, for each of the two goals that was measured."""
+    summary: dict[str, dict[str, Any]] = {}
+    for goal in ("aggregation", "personalization"):
+        values = [r[goal]["accuracy"] for r in records if goal in r]
+        if values:
+            late = values[-window:]
+            summary[goal] = {
+                "last": values[-1], "best": max(values), "mean": float(np.mean(late)), "std": float(np.std(late)),
+                "window": len(late),
+            }  # fmt: skip
+    return summary

@@ -1,0 +1,137 @@
+"""The run directory: the record of a run. Small files, written atomically or appended and cut back on resume."""
+
+from __future__ import annotations
+
+import csv
+import fcntl
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from io import TextIOWrapper
+from pathlib import Path
+from typing import Any
+
+from fedexp.errors import FedexpError
+
+Record = dict[str, Any]
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Writes a whole file or nothing: a reader never sees half of it, and a crash leaves the old one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Writes JSON atomically."""
+    write_atomically(path, (json.dumps(value, indent=2) + "\n").encode())
+
+
+class RunDir:
+    """The files of one run. Open it with ``with`` to hold it: two processes cannot write one run directory."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock: TextIOWrapper | None = None
+
+    def __enter__(self) -> RunDir:
+        self.path.mkdir(parents=True, exist_ok=True)
+        self._lock = (self.path / ".lock").open("a+")
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._lock.seek(0)
+            holder = self._lock.read().strip() or "another process"
+            self._lock.close()
+            raise FedexpError(
+                f"{self.path} is being written by {holder}. Wait for it, stop it, or choose another `name` or `out`."
+            ) from None
+        self._lock.seek(0)
+        self._lock.truncate()
+        self._lock.write(f"process {os.getpid()}")
+        self._lock.flush()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._lock is not None:
+            self._lock.close()
+
+    # ------------------------------------------------------------ results
+    def result(self) -> dict[str, Any] | None:
+        """The result of a finished run, or None."""
+        path = self.path / "result.json"
+        if not path.exists():
+            return None
+        result: dict[str, Any] = json.loads(path.read_text())
+        return result
+
+    def write(self, name: str, value: Any) -> None:
+        """Writes a JSON file of the run."""
+        write_json(self.path / name, value)
+
+    def write_text(self, name: str, text: str) -> None:
+        """Writes a text file of the run."""
+        write_atomically(self.path / name, text.encode())
+
+    # ------------------------------------------------------------ growing files
+    def records(self) -> list[Record]:
+        """The evaluated rounds on file."""
+        path = self.path / "metrics.jsonl"
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    def append_record(self, record: Record) -> None:
+        """Adds an evaluated round to metrics.jsonl."""
+        with (self.path / "metrics.jsonl").open("a") as file:
+            file.write(json.dumps(record) + "\n")
+
+    def append_rows(self, name: str, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
+        """Adds rows to a CSV file, which begins with its columns."""
+        path = self.path / name
+        new = not path.exists()
+        with path.open("a", newline="") as file:
+            writer = csv.DictWriter(file, columns)
+            if new:
+                writer.writeheader()
+            writer.writerows(rows)
+
+    def rows(self, name: str) -> list[dict[str, str]]:
+        """All rows of a CSV file."""
+        path = self.path / name
+        if not path.exists():
+            return []
+        with path.open(newline="") as file:
+            return list(csv.DictReader(file))
+
+    def cut(self, rounds: int) -> None:
+        """Drops what was written after the given number of rounds, and half-written last lines."""
+        metrics = self.path / "metrics.jsonl"
+        if metrics.exists():
+            kept = [line for line in metrics.read_text().splitlines() if _round_of_json(line) <= rounds]
+            write_atomically(metrics, "".join(line + "\n" for line in kept).encode())
+        for path in self.path.glob("*.csv"):
+            header, *lines = path.read_text().splitlines() or [""]
+            commas = header.count(",")
+            kept = [x for x in lines if x.count(",") == commas and x.split(",", 1)[0].isdigit()]
+            kept = [header, *(x for x in kept if int(x.split(",", 1)[0]) <= rounds)]
+            write_atomically(path, "".join(line + "\n" for line in kept).encode())
+
+    def clear(self) -> None:
+        """Removes the files of an earlier run in this directory (``force=true``)."""
+        for pattern in ("*.json", "*.jsonl", "*.csv", "*.yaml", "*.safetensors"):
+            for path in self.path.glob(pattern):
+                path.unlink()
+
+
+def _round_of_json(line: str) -> float:
+    try:
+        return int(json.loads(line)["round"])
+    except (ValueError, KeyError):
+        return float("inf")
