@@ -73,7 +73,7 @@ class Algorithm:
 
     def active(self, phase: str, seam: str) -> list[tuple[str, Component]]:
         """The components that act on a per-step seam in a phase."""
-        acting = ((k, c) for k, c in self.components.items() if phase in c.on or "*" in c.on)
+        acting = ((k, c) for k, c in self.components.items() if phase in c.during or "*" in c.during)
         return [(k, c) for k, c in acting if overrides(c, seam)]
 
     def using(self, seam: str) -> list[tuple[str, Component]]:
@@ -172,10 +172,10 @@ def _misfits(components: Components, phases: tuple[Phase, ...], slots: Mapping[s
     if len(sending := [p.name for p in phases if p.uploads]) != 1:
         yield f"exactly one phase must upload, not {sending or 'none'} of {names}"
     for key, component in components.items():
-        if unknown := sorted(set(component.on) - {*names, "eval", "*"}):
+        if unknown := sorted(set(component.during) - {*names, "eval", "*"}):
             yield (
                 f"component {key!r} acts on phases {unknown}, but the plan has {names}. "
-                f"Add a component that makes such a phase, or set algo.{key}.on."
+                f"Add a component that makes such a phase, or set algo.{key}.during."
             )
     yield from _phase_misfits(components, phases, slots)
     if len(weighing := [k for k, c in components.items() if overrides(c, "weigh")]) > 1:
@@ -187,7 +187,7 @@ def _phase_misfits(components: Components, phases: tuple[Phase, ...], slots: Map
         start = phase.start
         if start not in ("received", "previous") and (start not in slots or slots[start].scope != "client"):
             yield f"phase {phase.name!r} starts from {start!r}, which is not a private slot of the proposing component"
-        heads = [k for k, c in components.items() if overrides(c, "head") and {phase.name, "*"} & set(c.on)]
+        heads = [k for k, c in components.items() if overrides(c, "head") and {phase.name, "*"} & set(c.during)]
         if len(heads) > 1:
             yield f"components {heads} both replace the classifier in phase {phase.name!r}; only one can"
 

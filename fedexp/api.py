@@ -119,7 +119,9 @@ def _conclude(config: Config, rundir: RunDir, engine: Any, experiment: Any, setu
         "digests": {**engine.digests(), "partition": experiment.plan.content["partition_digest"]},
         "versions": versions(),
     }
-    save_model(rundir.path / "model.safetensors", engine.saved.state.model, {"run": result["run"], "title": result["title"]})
+    save_model(
+        rundir.path / "model.safetensors", engine.saved.state.model, {"run": result["run"], "title": result["title"]}
+    )
     rundir.write("result.json", result)
     if config["keep"] == "model":
         engine.checkpoint.clear()

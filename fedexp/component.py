@@ -48,7 +48,7 @@ def own(slot: str) -> str:
 class Component:
     """The seams. Each has a neutral default and a fixed rule for combining several components (see README)."""
 
-    on: tuple[str, ...] = ("local",)  # phases in which the per-step seams act; "eval" is the test, "*" everything
+    during: tuple[str, ...] = ("local",)  # phases in which the per-step seams act; "eval" is the test, "*" everything
 
     needs: ClassVar[tuple[str, ...]] = ()  # keys of components whose slots are read
     keeps: ClassVar[tuple[str, ...]] = ()  # messages the server must keep by client, beside reducing them

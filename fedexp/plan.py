@@ -58,12 +58,17 @@ def describe(
     content = {
         "components": {k: type(c).__name__ for k, c in algorithm.components.items()},
         "seams": {s: keys for s in SEAMS if (keys := [k for k, c in algorithm.components.items() if overrides(c, s)])},
-        "phases": [{k: v for k, v in asdict(p).items()} for p in algorithm.phases],
-        "slots": {n: {"scope": s.scope, "down": s.down, "bytes": _slot_bytes(algorithm, n)} for n, s in algorithm.slots.items()},
+        "phases": [asdict(p) for p in algorithm.phases],
+        "slots": {
+            n: {"scope": s.scope, "down": s.down, "bytes": _slot_bytes(algorithm, n)}
+            for n, s in algorithm.slots.items()
+        },
         "messages": {"down": down, "up": up},
         "bytes_per_client_and_round": {"down": sum(down.values()), "up": sum(up.values())},
         "bytes_per_round": {"down": cohort * sum(down.values()), "up": cohort * sum(up.values())},
-        "bytes_kept_per_client": sum(_slot_bytes(algorithm, n) for n, s in algorithm.slots.items() if s.scope == "client"),
+        "bytes_kept_per_client": sum(
+            _slot_bytes(algorithm, n) for n, s in algorithm.slots.items() if s.scope == "client"
+        ),
         "cohort": {"clients": config["cohort"]["clients"], "per_round": cohort},
         "rounds": config["rounds"],
         "parameters": {
@@ -99,7 +104,9 @@ def _tables(content: dict[str, Any]) -> list[Table]:
         epochs = "" if p["epochs"] is None else f", {p['epochs']:g} epochs"
         span = f"{p['begin']:.0%} to {p['end']:.0%}{epochs}"
         phases.add_row(p["name"] + (" (uploads)" if p["uploads"] else ""), p["start"], p["train"], span, "")
-    parts = Table("component", "class", "seams", title="Components" if content["components"] else "Components: none (FedAvg)")
+    parts = Table(
+        "component", "class", "seams", title="Components" if content["components"] else "Components: none (FedAvg)"
+    )
     for key, kind in content["components"].items():
         parts.add_row(key, kind, ", ".join(s for s, keys in acting.items() if key in keys))
     state = Table("slot or message", "where", "bytes", title="State and messages, per client")

@@ -30,11 +30,11 @@ class Protocol:
     all_clients: bool = True
     keeps_best: bool = False
 
-    def tests_clients_globally(self, algorithm: Algorithm) -> bool:
+    def tests_clients_globally(self, algorithm: Algorithm) -> bool:  # noqa: ARG002
         """Whether trained clients are also tested on the global test set."""
         return False
 
-    def personal_scores(self, engine: Engine, results: Mapping[int, Result]) -> dict[int, Score]:
+    def personal_scores(self, engine: Engine, results: Mapping[int, Result]) -> dict[int, Score]:  # noqa: ARG002
         """The personal scores of a round."""
         return {c: r.after for c, r in results.items() if r.after is not None}
 
@@ -44,7 +44,8 @@ class Protocol:
             return {}
         clients = range(engine.algorithm.facts.n_clients)
         results = {r.client: r for r in engine.executor.map(engine.jobs(clients))}
-        return {"personalization": {"all_clients": _all_clients(results)}}
+        detail = _all_clients(results)
+        return {"personalization": {"all_clients": detail["accuracy"], "all_clients_detail": detail}}
 
 
 @dataclass(frozen=True, kw_only=True)

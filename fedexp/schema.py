@@ -10,7 +10,7 @@ import ast
 import importlib.util
 import typing
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, is_dataclass
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path

@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
 import shlex
 import statistics
 from collections import Counter
@@ -130,17 +131,19 @@ def table(jobs: Sequence[Job]) -> list[Row]:
 
 def show(jobs: Sequence[Job], console: Console) -> None:
     """Prints the table, the jobs that failed with the command for another try, and the jobs without a trace."""
-    rows = table(jobs)
-    console.print(f"\n{len(jobs)} jobs: {count_statuses(jobs)}", highlight=False)
-    console.print(_grid(rows))
+    _line(console, Text(f"\n{len(jobs)} jobs: {count_statuses(jobs) or 'none ended'}"))
+    if not jobs:
+        return
+    console.print(_grid(table(jobs)))
+    _line(console, Text("mean ± sample standard deviation over seeds", style="dim"))
     for job in jobs:
         if job.status == "failed":
-            _line(console, Text(f"job {job.number} failed: {job.error or 'no reason given'}", style="red"))
+            _line(console, Text(f"\njob {job.number} failed: {job.error or 'no reason given'}", style="red"))
             _line(console, Text(f"  {job.command}"))
-    lost = sorted(set(range(max((job.number for job in jobs), default=-1))) - {job.number for job in jobs})
+    numbers = {job.number for job in jobs}
+    lost = ", ".join(str(number) for number in range(max(numbers)) if number not in numbers)
     if lost:
-        numbers = ", ".join(map(str, lost))
-        _line(console, Text(f"no record of job {numbers}: killed or still running; repeat the sweep", style="red"))
+        _line(console, Text(f"\nno record of job {lost}: killed or still running; repeat the sweep", style="red"))
 
 
 def write_csv(jobs: Sequence[Job], path: Path) -> tuple[Path, Path]:
@@ -149,8 +152,9 @@ def write_csv(jobs: Sequence[Job], path: Path) -> tuple[Path, Path]:
     Accuracies are shares of one; what is absent is an empty field.
     """
     grouped = path.with_name(f"{path.stem}-groups.csv")
-    _write(path, [_job_fields(job) for job in jobs])
-    _write(grouped, [_row_fields(row) for row in table(jobs)])
+    rows = table(jobs)
+    _write(path, [_job_fields(job, _keys(job.settings for job in jobs)) for job in jobs])
+    _write(grouped, [_row_fields(row, _keys(row.settings for row in rows)) for row in rows])
     return path, grouped
 
 
@@ -165,8 +169,11 @@ def _but_seed(job: Job) -> dict[str, str]:
 
 
 def _varying(settings: Sequence[Mapping[str, str]]) -> list[str]:
-    keys = dict.fromkeys(key for each in settings for key in each)
-    return [key for key in keys if len({each.get(key) for each in settings}) > 1]
+    return [key for key in _keys(settings) if len({each.get(key) for each in settings}) > 1]
+
+
+def _keys(settings: Iterable[Mapping[str, str]]) -> list[str]:
+    return list(dict.fromkeys(key for each in settings for key in each))
 
 
 def _row(group: list[Job], varying: Sequence[str]) -> Row:
@@ -185,52 +192,79 @@ def _spread(jobs: Iterable[Job], column: tuple[str, str]) -> Spread | None:
 
 
 def _grid(rows: Sequence[Row]) -> Table:
-    keys = list(dict.fromkeys(key for row in rows for key in row.settings))
+    keys = _keys(row.settings for row in rows)
     grid = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
     for key in keys:
-        grid.add_column(key, overflow="fold")
+        widest = max(len(row.settings.get(key, DASH)) for row in rows)
+        grid.add_column(_heading(key, keys, width=max(widest, 12)), overflow="fold")
     grid.add_column("seeds", justify="right", no_wrap=True)
-    for kind, name in COLUMNS:
-        grid.add_column(f"{kind}\n{name}" if name == "last" else f"\n{name}", justify="right", no_wrap=True)
-    grid.add_column("status")
-    tops = {
-        column: max((row.metrics[column].mean for row in rows if column in row.metrics), default=None)
-        for column in COLUMNS
-    }
-    for row in rows:
-        cells = [_cell(row.metrics.get(column), tops[column] if len(rows) > 1 else None) for column in COLUMNS]
-        grid.add_row(*(row.settings.get(key, DASH) for key in keys), str(row.seeds), *cells, row.status)
+    pairs = {kind: _pairs(rows, kind) for kind in dict(COLUMNS)}
+    for kind, cells in pairs.items():
+        half = (len(cells[0]) - 2) // 2
+        grid.add_column(f"{kind}, %\n{'last':>{half}}  {'best':>{half}}", justify="right", no_wrap=True)
+    for number, row in enumerate(rows):
+        asked = len({job.settings.get("seed") for job in row.jobs})
+        seeds = Text(f"{row.seeds}/{asked}", style="red") if row.seeds < asked else Text(str(row.seeds))
+        settings = (Text(row.settings.get(key, DASH)) for key in keys)
+        grid.add_row(*settings, seeds, *(cells[number] for cells in pairs.values()))
     return grid
 
 
-def _cell(spread: Spread | None, top: float | None) -> Text:
-    if spread is None:
-        return Text(DASH)
-    return Text(percent(spread.mean, spread.std), style="bold" if spread.mean == top else "")
+def _heading(key: str, keys: Sequence[str], *, width: int) -> str:
+    """The last word of a key where that is clear, in lines no wider than ``width`` if it can be."""
+    leaf = key.rpartition(".")[2]
+    clear = sum(other.rpartition(".")[2] == leaf for other in keys) == 1
+    lines = [""]
+    for piece in re.findall(r"[^._]*[._]?", leaf if clear else key):
+        if lines[-1] and len(lines[-1] + piece) > width:
+            lines.append("")
+        lines[-1] += piece
+    return "\n".join(lines)
+
+
+def _pairs(rows: Sequence[Row], kind: str) -> list[Text]:
+    """One cell per row with the last and the best accuracy side by side; the highest mean of the sweep is bold."""
+    halves = [_column(rows, column) for column in COLUMNS if column[0] == kind]
+    width = max(len(text) for half in halves for text in half)
+    for text in (text for half in halves for text in half):
+        text.pad_left(width - len(text))
+    return [Text("  ").join(texts) for texts in zip(*halves, strict=True)]
+
+
+def _column(rows: Sequence[Row], column: tuple[str, str]) -> list[Text]:
+    spreads = [row.metrics.get(column) for row in rows]
+    top = max((spread.mean for spread in spreads if spread), default=None)
+    texts = [Text(percent(spread.mean, spread.std)[:-2]) if spread else Text(DASH) for spread in spreads]
+    for text, spread in zip(texts, spreads, strict=True):
+        if len(rows) > 1 and spread and spread.mean == top:
+            text.stylize("bold")
+    return texts
 
 
 def _line(console: Console, text: Text) -> None:
     console.print(text, soft_wrap=True)  # a wrapped command cannot be pasted
 
 
-def _job_fields(job: Job) -> dict[str, Any]:
+def _job_fields(job: Job, keys: Sequence[str]) -> dict[str, Any]:
+    settings = {key: job.settings.get(key) for key in keys}
     metrics = {f"{kind}_{name}": job.metric(kind, name) for kind, name in COLUMNS}
     outcome = {"path": job.path, "error": job.error, "command": job.command}
-    return {"job": job.number, "status": job.status, **job.settings, **metrics, **outcome}
+    return {"job": job.number, "status": job.status, **settings, **metrics, **outcome}
 
 
-def _row_fields(row: Row) -> dict[str, Any]:
-    fields: dict[str, Any] = {**row.settings, "seeds": row.seeds}
-    for (kind, name), spread in row.metrics.items():
-        fields |= {f"{kind}_{name}_mean": spread.mean, f"{kind}_{name}_std": spread.std, f"{kind}_{name}_n": spread.n}
-    return fields | {"status": row.status}
+def _row_fields(row: Row, keys: Sequence[str]) -> dict[str, Any]:
+    fields: dict[str, Any] = {**{key: row.settings.get(key) for key in keys}, "seeds": row.seeds}
+    for kind, name in COLUMNS:
+        spread = row.metrics.get((kind, name))
+        for part in ("mean", "std", "n"):
+            fields[f"{kind}_{name}_{part}"] = getattr(spread, part, None)
+    return {**fields, "status": row.status}
 
 
 def _write(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    names = list(dict.fromkeys(name for row in rows for name in row))
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, names)
+        writer = csv.DictWriter(file, list(rows[0]) if rows else [])
         writer.writeheader()
         writer.writerows(rows)
 

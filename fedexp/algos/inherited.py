@@ -1,0 +1,101 @@
+"""The inherited private model (HPM) of FedPHP and MAP."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
+
+from torch import Tensor
+
+from fedexp.algos.transfer import distillation, mmd, one_sided_distillation
+from fedexp.component import Component, Phase, outside
+from fedexp.contexts import Facts, LocalRound, Step, View
+from fedexp.state import Out, Slot, Tree, lerp, number, received
+
+
+@dataclass(frozen=True, kw_only=True)
+class InheritedPrivateModel(Component):
+    """Keeps a private model that inherits from every local training and teaches the next one.
+
+    Li et al., FedPHP, ECML-PKDD 2021; MAP, sect. 4.3 and Alg. 1. While training: (1 - weight) · CE + weight · L, where
+    L transfers from the frozen private model q: ``kd`` τ² KL of logits softened by ``temperature``, ``mmd`` the
+    multi-kernel discrepancy of features. Afterwards q ← (1 - μ_k) w + μ_k q with μ_k = momentum · z_k /
+    max(int(Q T), 1), z_k counting the client's earlier selections. q is the personal model and never leaves the client.
+
+    With ``during: [local]`` the whole local training is uploaded (FedPHP). With ``during: [personal]`` the local training is
+    split: the first half of the steps makes the upload, the second half, which goes on from there with the same
+    optimizer, is private (MAP).
+
+    Deviations: MAP clips μ_k to [0, 1], which freezes the private model of about a fifth of the clients for good; here
+    it never exceeds ``momentum``, as in the public code. The counter excludes the current selection, as there too. On
+    a client's first selection there is no private model, hence no transfer and plain cross-entropy (the paper's text;
+    the public code distils from the initial network). The public code's one-sided distillation is ``kd_one_sided``.
+    With an odd number of steps the second part has one more.
+    """
+
+    weight: float = 0.01
+    transfer: Literal["kd", "mmd", "kd_one_sided"] = "kd"
+    temperature: float = 4.0
+    momentum: float = 0.9
+    fresh_optimizer: bool = False
+    during: tuple[str, ...] = ("personal",)
+
+    personal: ClassVar[bool] = True
+
+    def problems(self, facts: Facts) -> Iterable[str]:
+        """Shares, and a temperature."""
+        yield from outside("weight", self.weight, 0, 1)
+        yield from outside("momentum", self.momentum, 0, 1)
+        if self.temperature <= 0:
+            yield f"temperature must be greater than 0, not {self.temperature:g}"
+        if self.during not in (("local",), ("personal",)):
+            yield f"during must be [local] (FedPHP) or [personal] (MAP), not {list(self.during)}"
+
+    def slots(self) -> Sequence[Slot]:
+        """The private model, and how often the client has taken part."""
+        return Slot("model", "client", received), Slot("seen", "client", number(0))
+
+    def plan(self, phases: list[Phase]) -> list[Phase]:
+        """MAP: the second half of the local steps becomes a phase of its own."""
+        if self.during == ("local",):
+            return phases
+        halves: list[Phase] = []
+        for phase in phases:
+            if not phase.uploads:
+                halves.append(phase)
+                continue
+            middle = (phase.begin + phase.end) / 2
+            tail = Phase(
+                "personal", start="previous", train=phase.train, epochs=phase.epochs, begin=middle, end=phase.end,
+                continues=True, fresh=self.fresh_optimizer,
+            )  # fmt: skip
+            halves += [replace(phase, end=middle), tail]
+        return halves
+
+    def loss(self, step: Step) -> Tensor | None:
+        """The transfer term, written as a correction of the cross-entropy: weight · (L - CE)."""
+        if not step.once("taught", lambda: bool(step.mine["seen"]["value"])):
+            return None
+        features, logits = step.forward(step.mine["model"])
+        if self.transfer == "mmd":
+            term = mmd(step.h, features)
+        else:
+            form = distillation if self.transfer == "kd" else one_sided_distillation
+            term = form(step.z, logits, self.temperature)
+        return self.weight * (term - step.ce)
+
+    def finish(self, local: LocalRound) -> Out:
+        """The private model inherits from the last phase of this component."""
+        seen = local.mine["seen"]["value"]
+        mu = self.inertia(int(seen), local.facts.expected_selections)
+        model = lerp(local.ends[self.during[-1]], local.mine["model"], mu)
+        return Out(slots={"model": model, "seen": {"value": seen + 1}})
+
+    def inertia(self, seen: int, expected: int) -> float:
+        """μ_k after ``seen`` earlier selections."""
+        return min(self.momentum * seen / expected, self.momentum)
+
+    def view(self, weights: Tree, view: View) -> Tree:
+        """The private model, once there is one."""
+        return view.mine["model"] if view.mine["seen"]["value"] > 0 else weights
