@@ -1,0 +1,1 @@
+"""Who owns which samples: pure functions of labels and a generator, free of torch."""

@@ -1,0 +1,157 @@
+"""The frame of all partitions: which samples a client owns, and which of them it is tested on."""
+
+from __future__ import annotations
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from fedexp.errors import PartitionError
+from fedexp.partition.table import IntArray, apportion, deal
+
+TestRule = Literal["holdout", "mirror", "none"]
+
+
+@dataclass(frozen=True)
+class ClientSplit:
+    """One client's samples.
+
+    Attributes:
+        train: Indices into the training samples.
+        test: Indices of its own test samples.
+        test_from: Which samples ``test`` points into.
+    """
+
+    train: IntArray
+    test: IntArray
+    test_from: Literal["train", "test"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Partition(ABC):
+    """Divides labelled samples over clients; a subclass says how many of each class each client gets.
+
+    Args:
+        holdout: The share of a client's samples that ``test="holdout"`` takes away for its own test.
+        test: Where a client's own test set comes from; see ``split``.
+        seed: Fixes the partition whatever the run's seed is; None follows the run.
+    """
+
+    holdout: float = 0.2
+    test: TestRule = "holdout"
+    seed: int | None = None
+
+    @abstractmethod
+    def table(self, totals: IntArray, n_clients: int, rng: np.random.Generator) -> IntArray:
+        """Returns the counts [clients, classes], given the number of samples of each class."""
+
+    def __call__(self, targets: IntArray, n_clients: int, n_classes: int, rng: np.random.Generator) -> list[IntArray]:
+        """Returns for each client the indices of its samples; no sample has two owners."""
+        totals = _totals(targets, n_classes)
+        least = 1 if self.test == "none" else 2
+        if n_clients < 1 or len(targets) < least * n_clients:
+            raise PartitionError(
+                f"{len(targets)} samples cannot give {n_clients} clients {least} each. "
+                f"Use between 1 and {len(targets) // least} clients."
+            )
+        table = self.table(totals, n_clients, rng)
+        sizes = table.sum(axis=1)
+        if (poor := np.flatnonzero(sizes < least)).size:
+            raise PartitionError(
+                f"client {poor[0]} would own {sizes[poor[0]]} samples and needs {least} ({poor.size} of {n_clients} "
+                f"clients have too few of the {len(targets)} samples). "
+                "Use fewer clients (cohort.clients) or another partition."
+            )
+        return deal(targets, table, rng)
+
+
+def split(
+    partition: Partition,
+    targets_train: IntArray,
+    targets_test: IntArray,
+    n_clients: int,
+    n_classes: int,
+    rng: np.random.Generator,
+) -> list[ClientSplit]:
+    """Divides the samples and gives each client its own test set, by ``partition.test``.
+
+    ``holdout``: a random share of the client's own samples, not stratified (MAP, section 5.2.1). ``mirror``: samples
+    of the official test set, each class divided in proportion to its owners' training samples (FedGELA). ``none``: no
+    samples.
+    """
+    if partition.test not in RULES:
+        raise PartitionError(f"partition.test={partition.test!r} is none of {', '.join(RULES)}.")
+    rng = rng if partition.seed is None else np.random.default_rng(partition.seed)
+    parts = partition(targets_train, n_clients, n_classes, rng)
+    return RULES[partition.test](_Cut(parts, partition.holdout, targets_train, targets_test, n_classes, rng))
+
+
+def digest(splits: Sequence[ClientSplit]) -> str:
+    """Returns a sha256 of who owns what, equal on every platform."""
+    sha = hashlib.sha256(f"{len(splits)}".encode())
+    for own in splits:
+        sha.update(f"|{len(own.train)},{len(own.test)},{own.test_from}|".encode())
+        sha.update(own.train.astype("<i8").tobytes())
+        sha.update(own.test.astype("<i8").tobytes())
+    return sha.hexdigest()
+
+
+def _totals(targets: IntArray, n_classes: int) -> IntArray:
+    if len(targets) and not 0 <= targets.min() <= targets.max() < n_classes:
+        raise PartitionError(
+            f"the labels go from {targets.min()} to {targets.max()}, but the data set says it has {n_classes} classes."
+        )
+    return np.bincount(targets, minlength=n_classes).astype(np.int64)
+
+
+@dataclass(frozen=True)
+class _Cut:
+    """What the rules for the clients' own test sets may look at."""
+
+    parts: list[IntArray]
+    holdout: float
+    targets_train: IntArray
+    targets_test: IntArray
+    n_classes: int
+    rng: np.random.Generator
+
+
+def _holdout(cut: _Cut) -> list[ClientSplit]:
+    if not 0 < cut.holdout < 1:
+        raise PartitionError(
+            f"partition.holdout={cut.holdout} has to lie between 0 and 1. "
+            "For clients without a test set of their own use partition.test=none."
+        )
+    splits = []
+    for part in cut.parts:
+        shuffled = cut.rng.permutation(part)
+        n_test = max(1, int(cut.holdout * len(part) + 1e-9))  # 0.29 * 100 is 28.999… in floats
+        splits.append(ClientSplit(np.sort(shuffled[n_test:]), np.sort(shuffled[:n_test]), "train"))
+    return splits
+
+
+def _mirror(cut: _Cut) -> list[ClientSplit]:
+    owned = np.stack([np.bincount(cut.targets_train[part], minlength=cut.n_classes) for part in cut.parts])
+    totals = _totals(cut.targets_test, cut.n_classes)
+    table = np.zeros_like(owned)
+    for c in np.flatnonzero(owned.any(axis=0)):
+        table[:, c] = apportion(int(totals[c]), owned[:, c].astype(np.float64))
+    if (poor := np.flatnonzero(table.sum(axis=1) == 0)).size:
+        raise PartitionError(
+            f"client {poor[0]} owns {len(cut.parts[poor[0]])} training samples, whose share of the {totals.sum()} "
+            f"official test samples rounds to none ({poor.size} of {len(cut.parts)} clients). "
+            "Use fewer clients (cohort.clients), larger ones, or partition.test=holdout."
+        )
+    tests = deal(cut.targets_test, table, cut.rng)
+    return [ClientSplit(train, test, "test") for train, test in zip(cut.parts, tests, strict=True)]
+
+
+def _none(cut: _Cut) -> list[ClientSplit]:
+    return [ClientSplit(part, np.empty(0, dtype=np.int64), "train") for part in cut.parts]
+
+
+RULES: Mapping[str, Callable[[_Cut], list[ClientSplit]]] = {"holdout": _holdout, "mirror": _mirror, "none": _none}
