@@ -1,0 +1,78 @@
+"""What a display is told, the display that shows nothing, and which one fits a console."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+from rich.console import Console
+
+from fedexp.track.base import Record
+
+
+class Display(Protocol):
+    """Follows a run. Rounds count from 1, in ``cohort`` as in the records."""
+
+    def start(self, title: str, rounds: int, done: int) -> None:
+        """Begins; ``done`` rounds are on file already.
+
+        A resumed run may hand in its earlier records next: they count for the best accuracy but are no news.
+        """
+
+    def cohort(self, round_: int, size: int) -> None:
+        """Is told that a round begins, with ``size`` clients."""
+
+    def client(self, seconds: float) -> None:
+        """Is told that one client of the round is done, and how long its work took."""
+
+    def record(self, record: Record) -> None:
+        """Shows an evaluated round."""
+
+    def note(self, text: str) -> None:
+        """Shows one line to the user: a warning, where things are."""
+
+    def stop(self) -> None:
+        """Ends, and leaves the terminal as it was; harmless when nothing was started."""
+
+
+class SilentDisplay:
+    """Shows nothing."""
+
+    def start(self, title: str, rounds: int, done: int) -> None:
+        """Shows nothing."""
+
+    def cohort(self, round_: int, size: int) -> None:
+        """Shows nothing."""
+
+    def client(self, seconds: float) -> None:
+        """Shows nothing."""
+
+    def record(self, record: Record) -> None:
+        """Shows nothing."""
+
+    def note(self, text: str) -> None:
+        """Shows nothing."""
+
+    def stop(self) -> None:
+        """Has nothing to end."""
+
+
+def choose(console: Console) -> Display:
+    """Picks the display for a console: live on a terminal, lines in a log file, nothing if it is quiet."""
+    from fedexp.display.live import LiveDisplay
+    from fedexp.display.plain import PlainDisplay
+
+    if console.quiet:
+        return SilentDisplay()
+    return LiveDisplay(console) if console.is_interactive else PlainDisplay(console)
+
+
+@contextmanager
+def shown(display: Display, title: str, *, rounds: int, done: int) -> Iterator[Display]:
+    """Shows a run while the block lasts; the terminal is restored however it ends."""
+    try:
+        display.start(title, rounds, done)
+        yield display
+    finally:
+        display.stop()
