@@ -1,0 +1,87 @@
+"""A network in two parts, and how to find the size of the seam between them."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from fedexp.errors import ConfigError
+
+NORMS = (
+    nn.BatchNorm1d,
+    nn.BatchNorm2d,
+    nn.BatchNorm3d,
+    nn.SyncBatchNorm,
+    nn.InstanceNorm1d,
+    nn.InstanceNorm2d,
+    nn.InstanceNorm3d,
+    nn.GroupNorm,
+    nn.LayerNorm,
+    nn.RMSNorm,
+)
+
+
+class SplitModel(nn.Module):
+    """A network whose last part, the classifier, is told apart from the features that feed it.
+
+    Args:
+        features: Maps images to flat features [N, feature_dim].
+        classifier: Maps features to logits [N, classes]; a single layer, or several where a paper counts them so.
+        feature_dim: The width of the seam.
+    """
+
+    def __init__(self, features: nn.Module, classifier: nn.Module, feature_dim: int) -> None:
+        super().__init__()
+        self.features = features
+        self.classifier = classifier
+        self.feature_dim = feature_dim
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Returns the logits."""
+        logits: Tensor = self.classifier(self.features(x))
+        return logits
+
+    def part_of(self, name: str) -> Literal["features", "classifier"]:
+        """Returns the part that the parameter or buffer ``name`` belongs to."""
+        return "classifier" if name.startswith("classifier.") else "features"
+
+    def is_norm(self, name: str) -> bool:
+        """Says whether the parameter or buffer ``name`` belongs to a normalisation layer, in whichever part."""
+        return isinstance(self.get_submodule(name.rpartition(".")[0]), NORMS)
+
+
+def flat_size(body: nn.Module, shape: tuple[int, ...], *, name: str) -> int:
+    """Returns how many numbers ``body`` makes of one image of the given shape, without computing any.
+
+    Args:
+        body: The layers in front of the seam.
+        shape: Channels, height and width.
+        name: The network's name, for the message when the image is too small for it.
+    """
+    weights = {key: value.to("meta") for key, value in body.state_dict().items()}
+    try:
+        out = functional_call(body, weights, torch.empty(2, *shape, device="meta"))
+    except RuntimeError as error:
+        raise _misfit(name, shape) from error
+    if out.numel() == 0:
+        raise _misfit(name, shape)
+    return math.prod(out.shape[1:])
+
+
+def image_channels(shape: tuple[int, ...], *, name: str) -> int:
+    """Returns the number of channels of an image shape, or refuses what is not an image."""
+    if len(shape) != 3:
+        raise ConfigError(f"model={name} reads images (channels, height, width), but a sample has the shape {shape}.")
+    return shape[0]
+
+
+def _misfit(name: str, shape: tuple[int, ...]) -> ConfigError:
+    size = "×".join(map(str, shape))
+    return ConfigError(
+        f"model={name} shrinks images of {size} to nothing before its classifier. "
+        "Enlarge the images (data.size=28) or use a network without pooling (model=mlpnet)."
+    )
