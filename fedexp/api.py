@@ -103,7 +103,7 @@ def _conclude(config: Config, rundir: RunDir, engine: Any, experiment: Any, setu
     from fedexp.protocol import summarise
 
     blocks = summarise(engine.records, engine.protocol.window)
-    with engine.timed("evaluate"):
+    with engine.timed("final"):
         for goal, extra in engine.protocol.conclude(engine).items():
             blocks[goal] = {**blocks.get(goal, {}), **extra}
     seconds = {"setup": setup, **engine.saved.seconds}

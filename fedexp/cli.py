@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import sys
 import tempfile
 import traceback
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
@@ -19,23 +22,22 @@ from fedexp import sweep
 from fedexp.config import Config, composed, conf_dir, plain
 from fedexp.errors import ConfigError, FedexpError
 
-SWEEP = "FEDEXP_SWEEP"  # the folder in which the jobs of a sweep leave their reports
+if TYPE_CHECKING:
+    from fedexp.api import Result
 
 
 def main() -> None:
     """Checks the command line, hands it to Hydra, and ends a sweep with its table."""
-    console = Console(soft_wrap=True) if not sys.stdout.isatty() else Console()
     try:
-        check(sys.argv[1:])
+        first = check(sys.argv[1:])
     except ConfigError as error:
         sys.exit(_complain(error))
     with tempfile.TemporaryDirectory(prefix="fedexp-") as reports:
-        os.environ[SWEEP] = reports
+        os.environ[sweep.ENV] = reports
         hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="config")(job)()
         jobs = sweep.collect(Path(reports))
-    if jobs:
-        sweep.show(jobs, console)
-        sys.exit(any(j.status == "failed" for j in jobs))
+    if jobs and first:
+        _end_sweep(jobs, Path(first["out"]) / first["name"])
 
 
 def job(node: DictConfig) -> None:
@@ -52,23 +54,26 @@ def job(node: DictConfig) -> None:
             console.print("Stopped. The same command continues from the last complete round.")
             sys.exit(130)
         return
-    report = sweep.Reporter(Path(os.environ[SWEEP]), hydra_config.job.num, list(hydra_config.overrides.task))
-    console.rule(f"job {hydra_config.job.num}: {' '.join(hydra_config.overrides.task)}")
+    overrides = list(hydra_config.overrides.task)
+    report = partial(sweep.record_job, Path(os.environ[sweep.ENV]), hydra_config.job.num, overrides=overrides)
+    console.rule(f"job {hydra_config.job.num}: {' '.join(overrides)}")
     try:
-        report.done(_run(config, console))
+        result = _run(config, console)
+        status = "skipped" if result.status == "skipped" else "finished"
+        report(status=status, path=result.path, result=result.summary)
     except Exception as error:
         if not isinstance(error, FedexpError):
             traceback.print_exc()
-        report.failed(error)
+        report(status="failed", error=f"{type(error).__name__}: {error}")
 
 
-def check(arguments: list[str]) -> None:
+def check(arguments: list[str]) -> Config | None:
     """Composes what the arguments ask for, so that a misspelt one is explained before anything else happens.
 
-    Of a sweep, each value is tried once, with the others at their first.
+    Of a sweep, each value is tried once, with the others at their first; the first job's configuration is returned.
     """
     if any(a.startswith("-") and a not in ("-m", "--multirun") for a in arguments):
-        return  # help, completion, or Hydra's own options: Hydra answers
+        return None  # help, completion, or Hydra's own options: Hydra answers
     parser = OverridesParser.create()
     axes: list[list[str]] = []
     for override in parser.parse_overrides([a for a in arguments if not a.startswith("-")]):
@@ -76,13 +81,25 @@ def check(arguments: list[str]) -> None:
         key = override.get_key_element()
         axes.append([f"{key}={v}" for v in override.sweep_string_iterator()] if swept else [str(override.input_line)])
     first = [axis[0] for axis in axes]
-    composed(first)
+    config = composed(first)
     for index, axis in enumerate(axes):
         for value in axis[1:]:
             composed([*first[:index], value, *first[index + 1 :]])
+    return config
 
 
-def _run(config: Config, console: Console) -> object:
+def _end_sweep(jobs: list[sweep.Job], folder: Path) -> None:
+    """The table of all jobs, on screen and as CSV; the exit code tells whether one failed."""
+    console = Console()
+    sweep.show(jobs, console)
+    identity = hashlib.sha256("\n".join(sorted(" ".join(j.overrides) for j in jobs)).encode()).hexdigest()[:10]
+    path = folder / f"sweep-{identity}.csv"
+    sweep.write_csv(jobs, path)
+    console.print(f"table  {path}", highlight=False)
+    sys.exit(any(j.status == "failed" for j in jobs))
+
+
+def _run(config: Config, console: Console) -> Result:
     from fedexp.api import run
 
     return run(config, console=console)

@@ -48,7 +48,9 @@ def composed(overrides: Sequence[str]) -> Config:
 
 def plain(node: DictConfig, choices: Mapping[str, str]) -> Config:
     """A composed configuration as plain values, checked, with the names of the chosen files."""
-    container = OmegaConf.to_container(OmegaConf.masked_copy(node, [k for k in node if k != "hydra"]), resolve=True)
+    container = OmegaConf.to_container(
+        OmegaConf.masked_copy(node, [str(k) for k in node if k != "hydra"]), resolve=True
+    )
     config: Config = {str(k): v for k, v in container.items()} if isinstance(container, dict) else {}
     if found := schema.problems(config):
         raise ConfigError("\n".join(found))
@@ -70,7 +72,7 @@ def run_id(config: Config) -> str:
 
 def run_path(config: Config) -> Path:
     """The run's directory: out/name/id."""
-    return Path(config["out"]) / config["name"] / run_id(config)
+    return Path(config["out"], config["name"], run_id(config))
 
 
 def title(config: Config) -> str:

@@ -74,7 +74,7 @@ class Tester:
         load(self._net, weights)
         self._net.eval()
         with torch.no_grad():
-            for x, y in zip(samples.x.split(BATCH), samples.y.split(BATCH), strict=True):
+            for x, y in zip(torch.split(samples.x, BATCH), torch.split(samples.y, BATCH), strict=True):
                 yield self._net.features(x), y
 
     def _predict(

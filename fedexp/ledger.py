@@ -25,7 +25,7 @@ class Ledger:
         total = {"up": 0, "down": 0}
         for row in rows:
             total[row["direction"]] += int(row["bytes"])
-        return cls(**total)
+        return cls(up=total["up"], down=total["down"])
 
     def count(self, round_: int, client: int, direction: Literal["up", "down"], message: Message) -> None:
         """Counts a message of a round (rounds count from 1)."""

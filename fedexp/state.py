@@ -60,7 +60,8 @@ def squared_distance(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> Tensor
 
 def global_norm(a: Mapping[str, Tensor]) -> Tensor:
     """The Euclidean norm of all entries together."""
-    return torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(v) for v in a.values()]))
+    squares: Tensor = torch.stack([v.square().sum() for v in a.values()]).sum()
+    return squares.sqrt()
 
 
 def snapshot(a: Mapping[str, Tensor]) -> Tree:

@@ -20,8 +20,8 @@ class InheritedPrivateModel(Component):
 
     Li et al., FedPHP, ECML-PKDD 2021; MAP, sect. 4.3 and Alg. 1. While training: (1 - weight) · CE + weight · L, where
     L transfers from the frozen private model q: ``kd`` τ² KL of logits softened by ``temperature``, ``mmd`` the
-    multi-kernel discrepancy of features. Afterwards q ← (1 - μ_k) w + μ_k q with μ_k = momentum · z_k /
-    max(int(Q T), 1), z_k counting the client's earlier selections. q is the personal model and never leaves the client.
+    multi-kernel discrepancy of features. Afterwards q ← (1 - μ) w + μ q with μ = momentum · z / max(int(Q T), 1), z
+    being the number of the client's earlier selections. q is the personal model and never leaves the client.
 
     With ``during: [local]`` the whole local training is uploaded (FedPHP). With ``during: [personal]`` the local training is
     split: the first half of the steps makes the upload, the second half, which goes on from there with the same
