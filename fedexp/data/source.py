@@ -1,0 +1,54 @@
+"""What a data set is to the rest: two sets of samples that fit in memory, their shape, and an augmentation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+Augment = Callable[[Tensor, torch.Generator], Tensor]
+"""Takes a batch of normalised images and returns the batch changed image by image, on the same device."""
+
+
+@dataclass(frozen=True)
+class DataSpec:
+    """The facts about a data set that a network is built from."""
+
+    shape: tuple[int, ...]
+    n_classes: int
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Images and labels, resident in memory."""
+
+    x: Tensor  # float32, normalised, [N, C, H, W]
+    y: Tensor  # int64, [N]
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def select(self, index: Tensor) -> Samples:
+        """Returns the samples at ``index``, copied."""
+        return Samples(self.x[index], self.y[index])
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A data set, read and ready."""
+
+    spec: DataSpec
+    train: Samples
+    test: Samples
+    augment: Augment | None
+
+
+class Source(Protocol):
+    """Anything that can load a data set; a yaml of ``conf/data`` names one by its ``_target_``."""
+
+    def load(self) -> Loaded:
+        """Reads the whole data set, or raises ``DataError``."""
+        ...
