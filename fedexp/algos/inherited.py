@@ -23,9 +23,9 @@ class InheritedPrivateModel(Component):
     multi-kernel discrepancy of features. Afterwards q ← (1 - μ) w + μ q with μ = momentum · z / max(int(Q T), 1), z
     being the number of the client's earlier selections. q is the personal model and never leaves the client.
 
-    With ``during: [local]`` the whole local training is uploaded (FedPHP). With ``during: [personal]`` the local training is
-    split: the first half of the steps makes the upload, the second half, which goes on from there with the same
-    optimizer, is private (MAP).
+    With ``during: [local]`` the whole local training is uploaded (FedPHP). With ``during: [personal]`` it is split: the
+    first half of the steps makes the upload; the second half goes on from there with the same optimizer and is private
+    (MAP).
 
     Deviations: MAP clips μ_k to [0, 1], which freezes the private model of about a fifth of the clients for good; here
     it never exceeds ``momentum``, as in the public code. The counter excludes the current selection, as there too. On

@@ -59,7 +59,7 @@ class Batches:
         order = torch.Generator().manual_seed(self.seed)
         sizes = batch_sizes(len(self.rows), self.size)
         while True:
-            yield from self.rows[torch.randperm(len(self.rows), generator=order)].split(sizes)
+            yield from torch.split(self.rows[torch.randperm(len(self.rows), generator=order)], sizes)
 
 
 def batch_sizes(n: int, size: int) -> list[int]:
@@ -106,6 +106,8 @@ class FederatedData:
     def batches(self, client: int, *, size: int, begin: int, end: int, seed: int) -> Batches:
         """A stretch of a client's sequence of training batches."""
         rows = torch.from_numpy(self._splits[client].train)
+        if len(rows) == 1:  # seen twice in its only batch: the same gradient, and batch norm needs two
+            rows = rows.repeat(2)
         return Batches(self.train, rows, size, begin, end, seed, self.augment)
 
     def own_train(self, client: int) -> Samples:
