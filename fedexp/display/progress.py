@@ -25,6 +25,7 @@ class Progress:
         self.series: dict[str, list[tuple[int, float]]] = {}
         self._clock = clock
         self._began = clock()
+        self._warm: float | None = None  # when the first round was over; it pays for imports and warming up
 
     @property
     def done(self) -> float:
@@ -39,7 +40,8 @@ class Progress:
 
     def cohort(self, round_: int, size: int) -> None:
         """Begins a round."""
-        self.full, self.running = round_ - 1, True
+        self._complete(round_ - 1)
+        self.running = True
         self.size, self.clients, self.seconds = size, 0, 0.0
 
     def client(self, seconds: float) -> None:
@@ -56,7 +58,8 @@ class Progress:
                 self.series.setdefault(kind, []).append((number, accuracy))
         if number <= self.first:
             return False
-        self.full, self.running = number, False
+        self._complete(number)
+        self.running = False
         return True
 
     def best(self, kind: str) -> tuple[int, float]:
@@ -64,6 +67,17 @@ class Progress:
         return max(self.series[kind], key=lambda point: point[1])
 
     def left(self) -> float | None:
-        """Seconds to go at the pace so far; unknown before the first client is done."""
-        moved = self.done - self.first
-        return self.elapsed / moved * (self.rounds - self.done) if moved > 0 else None
+        """Seconds to go at the pace so far, of the rounds after the first if there are any.
+
+        Unknown before the first client is done.
+        """
+        began, first = self._began, self.first
+        if self._warm is not None and self.done > first + 1:
+            began, first = self._warm, first + 1
+        moved = self.done - first
+        return (self._clock() - began) / moved * (self.rounds - self.done) if moved > 0 else None
+
+    def _complete(self, rounds: int) -> None:
+        self.full = rounds
+        if self._warm is None and rounds == self.first + 1:
+            self._warm = self._clock()

@@ -154,7 +154,7 @@ class WandbTracker:
                 "tracker.mode=online needs a W&B API key: run `wandb login` or set WANDB_API_KEY, "
                 "or use tracker.mode=offline and upload later with `wandb sync`."
             )
-        LOG.info("No W&B API key: recorded offline. Upload with: wandb sync %s/wandb/offline-run-*", card.path)
+        LOG.warning("No W&B API key: recorded offline. Upload with: wandb sync %s/wandb/offline-run-*", card.path)
         return "offline"
 
     def _picture(self, wandb: ModuleType, partition: Sequence[Sequence[int]]) -> None:

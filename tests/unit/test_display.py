@@ -124,6 +124,20 @@ def test_time_left_counts_clients_of_the_running_round() -> None:
     assert progress.left() == pytest.approx(6.0 / 1 * 5)
 
 
+def test_time_left_forgets_the_first_round() -> None:
+    clock = Clock()
+    progress = Progress(10, 0, clock=clock)
+    clock.now = 50.0
+    progress.record(record(1))
+    assert progress.left() == pytest.approx(450.0)
+    progress.cohort(2, 1)
+    clock.now = 52.0
+    progress.record(record(2))
+    clock.now = 54.0
+    progress.record(record(3))
+    assert progress.left() == pytest.approx(2.0 * 7)
+
+
 def test_best_is_the_earliest_of_equals_and_skips_what_is_not_a_number() -> None:
     progress = Progress(5, 0)
     for round_, value in enumerate([0.1, 0.7, 0.7, float("nan")], start=1):

@@ -234,7 +234,7 @@ def test_a_round_is_never_logged_twice(tmp_path: Path) -> None:
 
 def test_auto_without_a_key_is_offline_and_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     tracker = WandbTracker()
-    with caplog.at_level(logging.INFO, logger="fedexp"):
+    with caplog.at_level(logging.WARNING, logger="fedexp"):
         tracker.start(card(tmp_path), [])
     tracker.finish(None)
     (line,) = [entry.message for entry in caplog.records if entry.name.startswith("fedexp")]
