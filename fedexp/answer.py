@@ -15,6 +15,7 @@ class Answer:
         self._classifier = classifier
         self._head = algorithm.active(phase, "head")
         self._logits = algorithm.active(phase, "logits")
+        self._everywhere = [(k, c) for k, c in self._logits if "*" in c.during]
 
     def __call__(self, step: Step) -> Tensor:
         """Logits for the features of a step."""
@@ -25,4 +26,15 @@ class Answer:
             z = self._classifier(step.h)
         for key, component in self._logits:
             z = component.logits(z, step.bind(key))
+        return z
+
+    def of_others(self, h: Tensor, z: Tensor, step: Step) -> Tensor:
+        """Logits of other weights: what acts everywhere belongs to the network, so it acts on them too."""
+        turn = step.frame.key
+        for key, component in self._head:
+            replaced = component.head(h, step.bind(key))
+            z = z if replaced is None else replaced
+        for key, component in self._everywhere:
+            z = component.logits(z, step.bind(key))
+        step.bind(turn)
         return z

@@ -71,6 +71,7 @@ class ClientModule(lightning.LightningModule):
         self._clip = clip
         self._trained = {n: p for n, p in net.named_parameters() if p.requires_grad}
         self._answer = Answer(algorithm, phase.name, net.classifier)
+        frame.structure = self._answer.of_others
         self._loss, self._grads = (algorithm.active(phase.name, seam) for seam in ("loss", "grads"))
 
     def configure_optimizers(self) -> torch.optim.Optimizer:

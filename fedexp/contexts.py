@@ -85,6 +85,7 @@ class Frame(Bound):
     rng_path: tuple[int | str, ...]
     frozen: Callable[[Tree], Callable[[Tensor], tuple[Tensor, Tensor]]]
     cache: dict[tuple[str, str], Any] = field(default_factory=dict)
+    structure: Callable[[Tensor, Tensor, Step], Tensor] | None = None  # from other weights' (h, z) to their logits
 
 
 @dataclass
@@ -141,7 +142,8 @@ class Step:
     def forward(self, tree: Tree) -> tuple[Tensor, Tensor]:
         """Features and logits of this batch under other weights, in evaluation mode, without gradient."""
         with torch.no_grad():
-            return self.frame.frozen(tree)(self.x)
+            h, z = self.frame.frozen(tree)(self.x)
+            return h, z if self.frame.structure is None else self.frame.structure(h, z, self)
 
     def once(self, name: str, make: Callable[[], T]) -> T:
         """A value that is the same for all steps of the phase, made at the first of them."""
