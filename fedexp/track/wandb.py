@@ -107,7 +107,6 @@ class WandbTracker:
         if run is None:
             return
         try:
-            # "round" is the last logged one and how a resumed run finds its place; results have no such key.
             run.summary.update({"status": "stopped"} if result is None else _summary(result))
         finally:
             run.finish(exit_code=int(result is None))
@@ -198,8 +197,8 @@ def _histogram(values: list[float]) -> Any:
 
 
 def _summary(result: Mapping[str, Any]) -> dict[str, Any]:
-    texts = {key: value for key, value in result.items() if isinstance(value, str)}
-    return texts | dict(scalars(result))
+    # Under a name of their own: a round's ``std`` is over clients, the result's over the last rounds.
+    return {"status": result.get("status")} | dict(scalars(result, "result/"))
 
 
 def _package() -> ModuleType:

@@ -44,14 +44,20 @@ def record(round_: int) -> dict[str, Any]:
     return {
         "round": round_,
         "aggregation": {"accuracy": round_ / 10, "loss": 1 / round_, "per_class": [0.5, None, round_ / 10]},
-        "personalization": {"accuracy": 0.9, "worst_decile": None, "clients": [0.05, 0.93, 0.97]},
+        "personalization": {"accuracy": 0.9, "std": 0.05, "worst_decile": None, "clients": [0.05, 0.93, 0.97]},
         "terms": {"ce": 0.3},
         "bytes": {"up": 100 * round_, "down": 11 * round_},
         "seconds": {"elapsed": 2.0 * round_, "train": 1.5 * round_},
     }
 
 
-RESULT = {"status": "finished", "run": "3f2a91c0", "rounds": 4, "aggregation": {"last": 0.4, "best": 0.45, "window": 5}}
+RESULT = {
+    "status": "finished",
+    "run": "3f2a91c0",
+    "rounds": 4,
+    "aggregation": {"last": 0.4, "best": 0.45, "window": 5},
+    "personalization": {"last": 0.9, "std": 0.01},
+}
 
 
 @pytest.fixture(autouse=True)
@@ -157,7 +163,8 @@ def test_an_offline_run_holds_everything(tmp_path: Path) -> None:
     assert row["seconds/elapsed"] == 6.0
     assert "personalization/worst_decile" not in row  # null is absent, not zero
     assert seen.exit == 0
-    assert seen.summary["aggregation/best"] == 0.45
+    assert seen.summary["result/aggregation/best"] == 0.45
+    assert seen.summary["personalization/std"] == 0.05  # of the last round's clients, not the result's
     assert seen.summary["status"] == "finished"
     assert seen.summary["partition/fewest_classes"] == 1
 
