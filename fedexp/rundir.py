@@ -97,7 +97,7 @@ class RunDir:
         path = self.path / name
         new = not path.exists()
         with path.open("a", newline="") as file:
-            writer = csv.DictWriter(file, columns)
+            writer = csv.DictWriter(file, columns, lineterminator="\n")
             if new:
                 writer.writeheader()
             writer.writerows(rows)
@@ -117,7 +117,11 @@ class RunDir:
             kept = [line for line in metrics.read_text().splitlines() if _round_of_json(line) <= rounds]
             write_atomically(metrics, "".join(line + "\n" for line in kept).encode())
         for path in self.path.glob("*.csv"):
-            header, *lines = path.read_text().splitlines() or [""]
+            text = path.read_text()
+            if rounds == 0 or "\n" not in text:  # nothing to keep, or not even complete columns
+                path.unlink()
+                continue
+            header, *lines = text.splitlines()
             commas = header.count(",")
             kept = [x for x in lines if x.count(",") == commas and x.split(",", 1)[0].isdigit()]
             kept = [header, *(x for x in kept if int(x.split(",", 1)[0]) <= rounds)]
