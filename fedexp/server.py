@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedexp.algorithm import Algorithm
 from fedexp.contexts import ServerRound
-from fedexp.state import Message, Reduce, ServerState, Tree, add, pick, scale, sub, zeros_like
+from fedexp.state import Message, Reduce, ServerState, Tree, add, pick, sub, zeros_like
 
 Weighting = Literal["uniform", "samples"]
 
@@ -36,7 +36,9 @@ class Mean:
 
     def result(self) -> Tree:
         """The reduced tree; empty if nothing was sent."""
-        return scale(self._total, 1 / self._fed) if self._reduce == "uniform" and self._fed else self._total
+        if self._reduce != "uniform" or not self._fed:
+            return self._total
+        return {k: v * (1 / self._fed) if v.is_floating_point() else v for k, v in self._total.items()}
 
 
 def cohort_weights(algorithm: Algorithm, weighting: Weighting, cohort: Sequence[int]) -> dict[int, float]:
