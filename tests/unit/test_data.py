@@ -6,6 +6,7 @@ import hashlib
 import os
 import pickle
 import socket
+import sys
 import threading
 import time
 import urllib.error
@@ -24,6 +25,7 @@ from torchvision.datasets import CIFAR10, MNIST
 from fedexp.data import fetch, pixels
 from fedexp.data.augment import PADDING, Pipeline, crop, flip, pipeline
 from fedexp.data.digits import Digits
+from fedexp.data.layout import LAYOUTS
 from fedexp.data.pixels import normalised
 from fedexp.data.source import Samples
 from fedexp.data.vision import TorchvisionImages
@@ -304,6 +306,24 @@ def test_a_download_that_breaks_off_is_reported_quietly(tmp_path, monkeypatch, c
         images("MNIST", tmp_path, download=True).load()
     assert capfd.readouterr() == ("", "")
     assert socket.getdefaulttimeout() == limit
+
+
+def test_what_a_download_prints_is_not_shown(mnist, monkeypatch, capsys):
+    root, _ = mnist
+    lost = root / "MNIST" / "raw" / "t10k-labels-idx1-ubyte"
+    content = lost.read_bytes()
+    lost.unlink()
+    layout = LAYOUTS["MNIST"](MNIST, root)
+
+    def download():
+        print("100%", file=sys.stderr)  # noqa: T201 - as torchvision does
+        print("Extracting")  # noqa: T201
+        lost.write_bytes(content)
+
+    monkeypatch.setattr(fetch, "answers", lambda url: True)
+    fetch.obtain("MNIST", root, layout, download=download)
+    assert lost.exists()
+    assert capsys.readouterr() == ("", "")
 
 
 def test_archives_that_are_there_are_unpacked_without_a_network(mnist, monkeypatch):
