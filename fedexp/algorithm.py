@@ -13,9 +13,8 @@ from fedexp.errors import PlanError
 from fedexp.seeding import torch_rng
 from fedexp.state import Init, Layout, Message, ServerState, Slot, Tree, Upload, pick
 
-CHAINED = ("start", "uplink", "logits", "grads", "update", "view")
-UNIQUE_PER_PHASE = ("head",)
-SEAMS = (*CHAINED, *UNIQUE_PER_PHASE, "private", "plan", "loss", "finish", "weigh", "serve")
+PER_STEP = ("head", "logits", "loss", "grads")
+SEAMS = ("private", "plan", "start", *PER_STEP, "finish", "uplink", "weigh", "serve", "update", "view")
 
 Components = Mapping[str, Component]
 Private = dict[str, Tree]  # "component.slot"; what a client keeps between rounds
@@ -180,6 +179,9 @@ def _misfits(components: Components, phases: tuple[Phase, ...], slots: Mapping[s
     yield from _phase_misfits(components, phases, slots)
     if len(weighing := [k for k, c in components.items() if overrides(c, "weigh")]) > 1:
         yield f"components {weighing} both weigh the clients; only one can"
+    for part in sorted({c.private() for c in components.values()} - {"none"}):
+        if len(keeping := [k for k, c in components.items() if c.private() == part]) > 1:
+            yield f"components {keeping} each put their own {part} in place of the server's; only one can"
 
 
 def _phase_misfits(components: Components, phases: tuple[Phase, ...], slots: Mapping[str, Slot]) -> Iterable[str]:
@@ -190,6 +192,8 @@ def _phase_misfits(components: Components, phases: tuple[Phase, ...], slots: Map
         heads = [k for k, c in components.items() if overrides(c, "head") and {phase.name, "*"} & set(c.during)]
         if len(heads) > 1:
             yield f"components {heads} both replace the classifier in phase {phase.name!r}; only one can"
+        if heads and phase.train == "classifier":
+            yield f"phase {phase.name!r} trains only the classifier, which component {heads[0]!r} replaces"
 
 
 def _init(facts: Facts, name: str, model: Tree | None = None) -> Init:

@@ -89,6 +89,8 @@ def _run(config: Config, rundir: RunDir, display: Display, console: Console) -> 
     setup = time.perf_counter() - started
     try:
         display.start(title(config), config["rounds"], engine.open())
+        for record in engine.records:  # of the rounds before a stop
+            display.record(record)
         engine.run(experiment.card(rundir))
         result = _conclude(config, rundir, engine, experiment, setup)
     finally:

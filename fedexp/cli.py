@@ -59,8 +59,8 @@ def job(node: DictConfig) -> None:
     console.rule(f"job {hydra_config.job.num}: {' '.join(overrides)}")
     try:
         result = _run(config, console)
-        status: sweep.Status = "skipped" if result.status == "skipped" else "finished"
-        report(status=status, path=result.path, result=result.summary)
+        if result.status != "planned":
+            report(status=result.status, path=result.path, result=result.summary)
     except Exception as error:
         if not isinstance(error, FedexpError):
             traceback.print_exc()

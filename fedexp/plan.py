@@ -14,7 +14,7 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
-from fedexp.algorithm import SEAMS, Algorithm
+from fedexp.algorithm import PER_STEP, SEAMS, Algorithm
 from fedexp.component import overrides
 from fedexp.config import Config, title
 from fedexp.display import human_bytes
@@ -58,7 +58,7 @@ def describe(
     content = {
         "components": {k: type(c).__name__ for k, c in algorithm.components.items()},
         "seams": {s: keys for s in SEAMS if (keys := [k for k, c in algorithm.components.items() if overrides(c, s)])},
-        "phases": [asdict(p) for p in algorithm.phases],
+        "phases": [{**asdict(p), "acting": _acting(algorithm, p.name)} for p in algorithm.phases],
         "slots": {
             n: {"scope": s.scope, "down": s.down, "bytes": _slot_bytes(algorithm, n)}
             for n, s in algorithm.slots.items()
@@ -93,17 +93,24 @@ def forecast(algorithm: Algorithm) -> tuple[dict[str, int], dict[str, int]]:
     return down, {**up, **{n: nbytes(u.like(algorithm.init(n))) for n, u in algorithm.uploads.items()}}
 
 
+def _acting(algorithm: Algorithm, phase: str) -> list[str]:
+    """The per-step seams in use in a phase, as ``component.seam``."""
+    return [f"{key}.{seam}" for seam in PER_STEP for key, _ in algorithm.active(phase, seam)]
+
+
 def _slot_bytes(algorithm: Algorithm, name: str) -> int:
     return nbytes(algorithm.slots[name].init(algorithm.init(name)))
 
 
 def _tables(content: dict[str, Any]) -> list[Table]:
-    phases = Table("phase", "starts from", "trains", "share of steps", "acting components", title="Client's round")
+    phases = Table("phase", "starts from", "trains", "share of steps", "acting seams", title="Client's round")
     acting = content["seams"]
     for p in content["phases"]:
         epochs = "" if p["epochs"] is None else f", {p['epochs']:g} epochs"
         span = f"{p['begin']:.0%} to {p['end']:.0%}{epochs}"
-        phases.add_row(p["name"] + (" (uploads)" if p["uploads"] else ""), p["start"], p["train"], span, "")
+        phases.add_row(
+            p["name"] + (" (uploads)" if p["uploads"] else ""), p["start"], p["train"], span, ", ".join(p["acting"])
+        )
     parts = Table(
         "component", "class", "seams", title="Components" if content["components"] else "Components: none (FedAvg)"
     )
