@@ -1,0 +1,140 @@
+"""Manifold reshaping: spread each class over all feature dimensions, and keep it on its own side of the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fedexp.component import Component
+from fedexp.contexts import Facts, Step
+
+GRAM = 256  # up to so many samples one n × n product takes less time than a d × d product for each class
+
+
+@dataclass(frozen=True, kw_only=True)
+class ManifoldReshape(Component):
+    """Adds intra · (decorrelation within classes) + inter · (margin between prototypes) to the loss.
+
+    Fan et al., FedMR, TMLR 2023, eq. 3 to 5. Within a class, features standardised by dimension have the covariance M,
+    and ‖M‖²_F falls as its spectrum flattens (lemma 1). Between classes, a feature pays for being closer to another
+    class's prototype than to its own: max(‖z - g_y‖ - ‖z - g_j‖, 0), averaged over the batch's samples of a class, then
+    over pairs of classes. Classes without prototype are left out; before the first prototypes there is no margin.
+
+    ``form: code``: the public code's intra loss, the squared off-diagonal entries of the unscaled XᵀX, averaged over
+    d(d - 1), summed over classes, divided by the samples. ``form: paper``: eq. 3, the mean over classes of ‖M‖²_F. A
+    class term of the first is (n - 1)²/(d(d - 1)) · (‖M‖²_F - d), so ``intra`` does not carry over.
+
+    ``negatives: all``: j is any class that has a prototype. ``negatives: observed``: j is a class of the client, as
+    eq. 4 is printed; that leaves out the missing classes, which the prototypes are to stand for.
+
+    ``lite``: this many random samples of the batch, drawn anew at each step, enter the margin (FedMR Lite).
+
+    Deviations: statistics are those of the batch, as in the public code, not of the client's whole class; classes with
+    fewer than two samples in it have no intra loss. Neither ``intra`` nor ``inter`` is printed in the paper; the public
+    code has intra = 0.01 and no margin at all. The paper does not say what Lite draws from. At ‖z - g‖ = 0 the
+    gradient of the norm is zero.
+    """
+
+    intra: float = 0.01
+    inter: float = 0.1
+    form: Literal["code", "paper"] = "code"
+    negatives: Literal["all", "observed"] = "all"
+    lite: int | None = None
+    eps: float = 1e-8
+
+    @property
+    def needs(self) -> tuple[str, ...]:  # type: ignore[override]
+        """Prototypes are for the margin only."""
+        return ("means",) if self.inter else ()
+
+    def problems(self, facts: Facts) -> Iterable[str]:
+        """Weights, a sample size, and a variance that can be divided by."""
+        for name in ("intra", "inter"):
+            if getattr(self, name) < 0:
+                yield f"{name} must not be negative, not {getattr(self, name):g}"
+        if self.lite is not None and self.lite < 1:
+            yield f"lite must be at least 1 or null, not {self.lite}"
+        if self.eps <= 0:
+            yield f"eps must be greater than 0, not {self.eps:g}"
+
+    def note(self) -> str | None:
+        """What an ablation could save."""
+        return None if self.inter else "inter is 0, so no prototype is read; ~algo.means saves making and sending them"
+
+    def loss(self, step: Step) -> Tensor | None:
+        """Both terms, as far as they are wanted and possible."""
+        terms = []
+        if self.intra:
+            terms.append(self.intra * correlation(step.h, step.y, step.n_classes, form=self.form, eps=self.eps))
+        if self.inter and step.once("known", lambda: bool(self._prototypes(step)[1].any())):
+            terms.append(self.inter * self._margin(step))
+        return torch.stack(terms).sum() if terms else None
+
+    def neutral(self) -> ManifoldReshape:
+        """Without weights there is no reshaping."""
+        return replace(self, intra=0.0, inter=0.0)
+
+    def _margin(self, step: Step) -> Tensor:
+        z, y = step.h, step.y
+        if self.lite is not None and self.lite < len(y):
+            drawn = torch.randperm(len(y), generator=step.generator("lite"), device=y.device)[: self.lite]
+            z, y = z[drawn], y[drawn]
+        prototypes, known = self._prototypes(step)
+        rivals = known
+        if self.negatives == "observed" and step.info is not None:
+            rivals = known & step.info.owned
+        return margin(z, y, prototypes, known=known, rivals=rivals)
+
+    def _prototypes(self, step: Step) -> tuple[Tensor, Tensor]:
+        means = step.of("means")["means"]
+        return means["value"], means["known"] > 0
+
+
+def correlation(z: Tensor, y: Tensor, n_classes: int, *, form: Literal["code", "paper"], eps: float) -> Tensor:
+    """How far the dimensions of each class's features are correlated; zero if no class has two samples.
+
+    ‖XᵀX‖ = ‖XXᵀ‖, so the cheaper of the two products is made.
+    """
+    member = F.one_hot(y, n_classes).to(z)  # [n, C]
+    n = member.sum(0)
+    enough = n > 1
+    centred = z - (member.T @ z / n.clamp(min=1)[:, None])[y]
+    freedom = (n - 1).clamp(min=1)
+    variance = member.T @ centred.square() / (freedom if form == "code" else n.clamp(min=1))[:, None]
+    x = centred / (variance + eps).sqrt()[y]
+    gram = len(z) <= max(z.shape[1], GRAM)
+    squares = _gram_squares(x, y, member) if gram else _covariance_squares(x, y, n_classes)
+    if form == "paper":
+        return (squares / freedom.square() * enough).sum() / enough.sum().clamp(min=1)
+    d = z.shape[1]
+    diagonal = (member.T @ x.square()).square().sum(1)
+    return ((squares - diagonal) * enough).sum() / max(d * (d - 1), 1) / (n * enough).sum().clamp(min=1)
+
+
+def _gram_squares(x: Tensor, y: Tensor, member: Tensor) -> Tensor:
+    """‖XXᵀ‖²_F of each class, from one n × n product."""
+    same = y[:, None] == y[None, :]
+    return member.T @ ((x @ x.T).square() * same).sum(1)
+
+
+def _covariance_squares(x: Tensor, y: Tensor, n_classes: int) -> Tensor:
+    """‖XᵀX‖²_F of each class, from one d × d product each."""
+    sizes = torch.bincount(y, minlength=n_classes).tolist()
+    return torch.stack([(part.T @ part).square().sum() for part in torch.split(x[y.argsort()], sizes)])
+
+
+def margin(z: Tensor, y: Tensor, prototypes: Tensor, *, known: Tensor, rivals: Tensor) -> Tensor:
+    """How much closer features are to the prototypes of rival classes than to their own; zero without a pair."""
+    distances = torch.cdist(z, prototypes, compute_mode="donot_use_mm_for_euclid_dist")  # [n, C]
+    closer = F.relu(distances.gather(1, y[:, None]) - distances)
+    member = F.one_hot(y, len(prototypes)).to(z)
+    n = member.sum(0)
+    pairs = ((n > 0) & known)[:, None] & rivals[None, :]
+    pairs = pairs & ~torch.eye(len(n), dtype=torch.bool, device=z.device)
+    means = member.T @ closer / n.clamp(min=1)[:, None]  # [own class, rival]
+    return (means * pairs).sum() / pairs.sum().clamp(min=1)
