@@ -1,0 +1,129 @@
+"""FedGELA: a classifier fixed as a simplex frame for all, and stretched by each client's own class shares."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fedexp.component import Component, Phase
+from fedexp.contexts import Facts, Step
+from fedexp.state import Init, Slot, Tree
+
+NEVER = -1e30  # a logit whose probability is exactly zero; finite, so that differences of it are numbers
+
+
+@dataclass(frozen=True, kw_only=True)
+class EquiangularHead(Component):
+    """Replaces the classifier by a simplex equiangular tight frame that nobody trains or sends.
+
+    Fan et al., FedGELA, NeurIPS 2023, eq. 1 and sect. 3.3: W = √energy · M with M = √(C/(C-1)) U (I - 11ᵀ/C), UᵀU = I,
+    drawn from the run's seed on every side; features are scaled to the length √feature_energy. Alone it is FedGE, with
+    ``LocalAdaptation`` it is FedGELA. Clients are tested with the features they trained.
+
+    ``energy`` is the paper's E_W; its fig. 4 finds all values from 10e3 to 10e6 better than FedAvg, and its choice per
+    data set is not printed. The default is the lower end, which is the mildest: logits reach √energy, and the gradient
+    grows with them, so set ``local.clip`` (public code: 20) for larger ones.
+
+    Deviations: the public code normalises features by batch normalisation, and divides logits by a temperature, which
+    it calls 1/E_W, so that E_W stands there for what is √E_W here; the paper is followed.
+    """
+
+    energy: float = 1e4
+    feature_energy: float = 1.0
+    during: tuple[str, ...] = ("*",)
+
+    personal: ClassVar[bool] = True
+
+    def problems(self, facts: Facts) -> Iterable[str]:
+        """Lengths are positive, the frame must fit, and it is the classifier of every phase and of the test."""
+        for name in ("energy", "feature_energy"):
+            if getattr(self, name) <= 0:
+                yield f"{name} must be greater than 0, not {getattr(self, name):g}"
+        if facts.feature_dim < facts.n_classes:
+            yield (
+                f"energy is that of {facts.n_classes} class vectors at equal angles, which need as many features; "
+                f"this network has {facts.feature_dim}. Use a model with a wider last hidden layer."
+            )
+        if "*" not in self.during:
+            yield f"during must be ['*'], not {list(self.during)}: nothing else has learnt to classify"
+
+    def slots(self) -> Sequence[Slot]:
+        """The frame."""
+        return (Slot("frame", "constant", frame),)
+
+    def private(self) -> str:
+        """The network's own classifier stays where it is, unused."""
+        return "classifier"
+
+    def plan(self, phases: list[Phase]) -> list[Phase]:
+        """Only features are trained."""
+        return [replace(p, train="features") if p.train == "all" else p for p in phases]
+
+    def head(self, h: Tensor, step: Step) -> Tensor:
+        """√(E_W E_H) · cosine of the feature with each class vector."""
+        return math.sqrt(self.energy * self.feature_energy) * F.normalize(h) @ step.mine["frame"]["value"].T
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalAdaptation(Component):
+    """Stretches the class vectors by the client's class shares, in training and in the test of its personal model.
+
+    FedGELA, eq. 4 and 5: W_k = Φ_k W with Φ_kc = C n_kc / n_k (``quantity: identity``), so that a missing class has
+    the logit 0. The server's model has Φ = 1. ``exp`` and ``sqrt`` (table 6): Φ_kc = Q(n_kc/n_k) / Σ_j p_j Q(n_jc/n_j),
+    with the denominators sent down, so that Φ has mean 1 over the federation.
+
+    With a trained classifier instead of a frame it is the paper's "LA only" (table 4): class vectors are averaged as
+    they are, without Φ. That needs a classifier without bias.
+
+    Deviations: ``softmax: all`` keeps missing classes in the softmax, with their logit 0, as the public code does;
+    ``owned`` leaves them out while training, as eq. 5 is printed. Then nothing pulls the features of a class towards
+    its own vector once the client's other classes are beaten. The test has all classes either way. ``exp`` and
+    ``sqrt`` need the clients' class counts on the server, ``identity`` does not.
+    """
+
+    quantity: Literal["identity", "exp", "sqrt"] = "identity"
+    softmax: Literal["all", "owned"] = "all"
+    during: tuple[str, ...] = ("*",)
+
+    personal: ClassVar[bool] = True
+
+    def slots(self) -> Sequence[Slot]:
+        """What Φ is divided by, if the clients cannot know it."""
+        return () if self.quantity == "identity" else (Slot("norms", "server", self._norms, down=True),)
+
+    def logits(self, z: Tensor, step: Step) -> Tensor:
+        """Φ · logits, for a client."""
+        info = step.info
+        if info is None:
+            return z
+        z = z * step.once("phi", lambda: self._phi(info.share, step))
+        return z.masked_fill(~info.owned, NEVER) if self.softmax == "owned" and step.phase != "eval" else z
+
+    def _phi(self, share: Tensor, step: Step) -> Tensor:
+        if self.quantity == "identity":
+            return step.n_classes * share
+        return amount(share, self.quantity) / step.mine["norms"]["value"]
+
+    def _norms(self, init: Init) -> Tree:
+        sizes = init.counts.sum(1, keepdim=True)
+        amounts = amount(init.counts / sizes.clamp(min=1), self.quantity)
+        return {"value": (sizes / sizes.sum() * amounts).sum(0).clamp(min=1e-12)}
+
+
+def frame(init: Init) -> Tree:
+    """C unit vectors with pairwise cosine -1/(C - 1), as rows [C, d]."""
+    c = init.n_classes
+    basis, _ = torch.linalg.qr(torch.rand(init.feature_dim, c, generator=init.generator, dtype=torch.float64))
+    centring = torch.eye(c, dtype=torch.float64) - 1 / c
+    return {"value": (math.sqrt(c / (c - 1)) * basis @ centring).T.float().contiguous()}
+
+
+def amount(share: Tensor, quantity: Literal["identity", "exp", "sqrt"]) -> Tensor:
+    """Q of FedGELA, table 6."""
+    return {"identity": lambda: share, "exp": share.exp, "sqrt": share.sqrt}[quantity]()
