@@ -1,0 +1,42 @@
+"""Training the two parts of a network one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from fedexp.component import Component, Phase
+from fedexp.contexts import Facts
+
+
+@dataclass(frozen=True, kw_only=True)
+class Alternate(Component):
+    """Trains the classifier with frozen features in a phase ``head``, then the features with that classifier.
+
+    Liang et al., FedReMa, ECAI 2024, table 4 (+A), after FedPAC. What acts ``during: [local]`` acts while the features
+    are trained. Each phase has its own batches and its own optimizer.
+
+    Deviations: one epoch for the classifier and the run's epochs for the features, as in FedPAC; FedReMa's public code
+    trains both for the run's epochs (``epochs: null``), twice the budget of its other rows. ``lr: null`` is the run's
+    learning rate, as there; FedPAC's own code has 0.1 for the classifier.
+    """
+
+    epochs: float | None = 1.0
+    lr: float | None = None
+
+    def problems(self, facts: Facts) -> Iterable[str]:
+        """The classifier is trained."""
+        for name in ("epochs", "lr"):
+            if (value := getattr(self, name)) is not None and value <= 0:
+                yield f"{name} must be greater than 0 or null, not {value:g}"
+
+    def plan(self, phases: list[Phase]) -> list[Phase]:
+        """Puts a phase before the one that is uploaded."""
+        optim = {} if self.lr is None else {"lr": self.lr}
+        edited: list[Phase] = []
+        for phase in phases:
+            if phase.uploads:
+                edited.append(Phase("head", start=phase.start, train="classifier", epochs=self.epochs, optim=optim))
+                phase = replace(phase, start="previous", train="features")  # noqa: PLW2901
+            edited.append(phase)
+        return edited

@@ -1,0 +1,149 @@
+"""FedReMa: the server mixes each client a classifier from those of its most relevant peers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fedexp.component import Component, outside
+from fedexp.contexts import Facts, LocalRound, ServerRound, View
+from fedexp.state import Init, Out, Slot, Tree, Upload, part_of_model, pick
+
+
+@dataclass(frozen=True, kw_only=True)
+class RelativityHeads(Component):
+    """Averages features over all clients, and classifiers over peers that answer alike.
+
+    Liang et al., FedReMa, ECAI 2024, sect. 4, Alg. 1 and 2. Each round the server puts one random feature, uniform in
+    [0, 1), through every uploaded classifier; s_kj is the cosine of the softmax answers at ``temperature`` (eq. 5). A
+    client's peers are those above the largest gap of its sorted s (MDS). While the critical co-learning period lasts,
+    its classifier becomes their mean by samples (eq. 7), and a map G counts who chose whom. The period ends for good
+    when the mean gap falls to ``delta`` times its largest (eq. 9), which takes effect in the next round; from then on
+    classifiers are averaged by G (eq. 10). ``delta: 0`` never ends it (table 5, "+MDS").
+
+    A client that was not in the cohort keeps the classifier last made for it; a new one gets the initial classifier.
+
+    Deviations: peers are the clients above the gap, and the gap between a client and itself is not looked at; as
+    printed, Alg. 1 also takes the client below the gap. One feature and one temperature for all, and classifiers by
+    client id from copies: the public code draws a feature per client, softens only the client's own answer, and mixes
+    classifiers in another order than its weights. ``peers: uniform`` is that code's eq. 7 without sizes; ``draws``
+    averages s over several features. Not in the paper: with fewer than three uploads there is no gap, and every client
+    keeps its own classifier; a client that G does not know keeps its own too; under partial participation G mixes
+    those who are there.
+    """
+
+    delta: float = 0.5
+    temperature: float = 0.5
+    peers: Literal["samples", "uniform"] = "samples"
+    draws: int = 1
+
+    personal: ClassVar[bool] = True
+    global_view: ClassVar[bool] = False
+
+    def problems(self, facts: Facts) -> Iterable[str]:
+        """A share, a temperature, at least one feature; and the classifier is sent once."""
+        yield from outside("delta", self.delta, 0, 1)
+        if self.temperature <= 0:
+            yield f"temperature must be greater than 0, not {self.temperature:g}"
+        if self.draws < 1:
+            yield f"draws must be at least 1, not {self.draws}"
+        if len(self.during) != 1 or "*" in self.during:
+            yield f"during must name the one phase after which classifiers are sent, not {list(self.during)}"
+
+    def slots(self) -> Sequence[Slot]:
+        """Each client's classifier, the map G, and the state of the period."""
+        return (
+            Slot("head", "mailbox", part_of_model("classifier"), down=True),
+            Slot("chosen", "server", _nobody),
+            Slot("period", "server", _open),
+        )
+
+    def uploads(self) -> Sequence[Upload]:
+        """The trained classifier."""
+        return (Upload("head", part_of_model("classifier"), "keep"),)
+
+    def private(self) -> str:
+        """The classifier goes by mailbox."""
+        return "classifier"
+
+    def start(self, weights: Tree, view: View) -> Tree:
+        """Shared features, own classifier."""
+        return {**weights, **view.mine["head"]}
+
+    def finish(self, local: LocalRound) -> Out:
+        """Sends the classifier."""
+        return Out(uploads={"head": pick(local.ends[self.during[0]], local.layout.part("classifier"))})
+
+    def serve(self, server: ServerRound) -> dict[str, Tree | dict[int, Tree]]:
+        """Chooses peers while the period lasts, and mixes a classifier for each client of the cohort."""
+        heads = dict(sorted(server.kept["head"].items()))
+        ids = torch.tensor(list(heads))
+        chosen, period = server.mine["chosen"]["value"], server.mine["period"]
+        if not period["open"]:
+            return {"head": mixed(heads, chosen[ids][:, ids])}
+        if len(heads) < 3:
+            return {"head": dict(heads)}
+        peers, gap = most_relevant(self._relativity(heads, server))
+        sizes = server.facts.counts[ids].sum(1) if self.peers == "samples" else torch.ones(len(ids))
+        chosen = chosen.clone()
+        chosen[ids[:, None], ids] += peers
+        largest = torch.maximum(period["largest"], gap)
+        still = (gap > self.delta * largest) | (gap >= largest)
+        return {
+            "head": mixed(heads, peers * sizes),
+            "chosen": {"value": chosen},
+            "period": {"open": still.float(), "largest": largest, "rounds": period["rounds"] + 1},
+        }
+
+    def _relativity(self, heads: Mapping[int, Tree], server: ServerRound) -> Tensor:
+        """Cosines of the soft logits, [m, m]."""
+        features = torch.rand(self.draws, server.facts.feature_dim, generator=server.generator("feature"))
+        logits = torch.stack([server.classify(head, features) for head in heads.values()], 1).double()
+        soft = F.normalize(F.softmax(logits / self.temperature, dim=2), dim=2)  # [draws, m, C]
+        return (soft @ soft.mT).mean(0)
+
+
+def most_relevant(relativity: Tensor) -> tuple[Tensor, Tensor]:
+    """MDS for every row of a relativity matrix: who is chosen, itself included, as ones; and the mean gap.
+
+    A client's similarity to itself takes no part, which leaves out the last of the sorted gaps.
+    """
+    chosen = torch.eye(len(relativity))
+    gaps = []
+    for client, row in enumerate(relativity):
+        others = torch.tensor([j for j in range(len(row)) if j != client])
+        ordered, index = row[others].sort()
+        steps = ordered.diff()
+        widest = int(steps.argmax())
+        chosen[client, others[index[widest + 1 :]]] = 1
+        gaps.append(steps[widest])
+    return chosen, torch.stack(gaps).mean().float()
+
+
+def mixed(heads: Mapping[int, Tree], weights: Tensor) -> dict[int, Tree]:
+    """For each client, the mean of all classifiers with its row of weights; its own where the row is zero.
+
+    Integer tensors (counters) are its own.
+    """
+    total = weights.sum(1, keepdim=True)
+    shares = torch.where(total > 0, weights / total.clamp(min=1e-12), torch.eye(len(weights)))
+    new: dict[int, Tree] = {client: dict(head) for client, head in heads.items()}
+    for name, value in next(iter(heads.values())).items():
+        if value.is_floating_point():
+            means = torch.tensordot(shares.to(value), torch.stack([head[name] for head in heads.values()]), 1)
+            for client, mean in zip(heads, means, strict=True):
+                new[client][name] = mean.clone()
+    return new
+
+
+def _nobody(init: Init) -> Tree:
+    return {"value": torch.zeros(init.n_clients, init.n_clients)}
+
+
+def _open(_: Init) -> Tree:
+    return {"open": torch.tensor(1.0), "largest": torch.tensor(0.0), "rounds": torch.tensor(0.0)}
