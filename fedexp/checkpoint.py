@@ -10,16 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import safetensors.torch
+import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
 from fedexp.errors import CheckpointError
-from fedexp.rundir import write_json
+from fedexp.rundir import write_atomically, write_json
 from fedexp.state import ServerState, Tree
 from fedexp.store import ClientStore
 
-VERSION = 1
-Files = dict[str, str]  # file name -> sha256
+VERSION = 2
+POINTER = "latest.json"
 
 
 @dataclass
@@ -43,20 +44,23 @@ class Checkpoint:
         """Writes the server and the clients that changed; the pointer is replaced last."""
         self._folder.mkdir(parents=True, exist_ok=True)
         stamp = f"{saved.state.round:06d}"
-        for client in saved.store.take_dirty():
+        clients = dict(self._clients)
+        for client in saved.store.dirty:
             name = f"client-{client:06d}-{stamp}.safetensors"
-            self._clients[client] = (name, self._write(name, saved.store.get(client)))
+            clients[client] = (name, self._write(name, saved.store.get(client)))
         server = f"server-{stamp}.safetensors"
         meta = {
             "version": VERSION,
             "round": saved.state.round,
             "plan": self._plan,
             "server": [server, self._write(server, _flatten_server(saved))],
-            "clients": {str(c): list(entry) for c, entry in self._clients.items()},
+            "clients": {str(c): list(entry) for c, entry in clients.items()},
             "seconds": saved.seconds,
         }
-        write_json(self._folder / "latest.json", meta)
-        alive = {server, *(name for name, _ in self._clients.values())}
+        write_json(self._folder / POINTER, meta)
+        self._clients = clients  # only now: a save that failed has changed nothing
+        saved.store.clean()
+        alive = {server, *(name for name, _ in clients.values())}
         for path in self._folder.glob("*.safetensors"):
             if path.name not in alive:
                 path.unlink()
@@ -67,35 +71,38 @@ class Checkpoint:
         Raises:
             CheckpointError: If a file is missing or damaged, or was written under another plan.
         """
-        pointer = self._folder / "latest.json"
+        pointer = self._folder / POINTER
         if not pointer.exists():
             return None
         try:
             meta = json.loads(pointer.read_text())
             version, plan = meta["version"], meta["plan"]
-        except (ValueError, KeyError, TypeError) as cause:
+            if version != VERSION or plan != self._plan:
+                raise CheckpointError(
+                    f"{pointer} was written by another version or plan (version {version}, plan {plan}; "
+                    f"this run has version {VERSION}, plan {self._plan}). {_REMEDY}"
+                )
+            (server, sha256), round_, seconds = meta["server"], meta["round"], meta["seconds"]
+            files = {int(c): (name, sha) for c, (name, sha) in meta["clients"].items()}
+        except (ValueError, KeyError, TypeError, AttributeError) as cause:
             raise CheckpointError(f"{pointer} is not readable ({cause}). {_REMEDY}") from cause
-        if version != VERSION or plan != self._plan:
-            raise CheckpointError(
-                f"{pointer} was written by another version or plan (version {version}, plan {plan}; "
-                f"this run has version {VERSION}, plan {self._plan}). {_REMEDY}"
-            )
-        state, best = _unflatten_server(self._read(*meta["server"]), meta["round"])
-        self._clients = {int(c): (name, sha) for c, (name, sha) in meta["clients"].items()}
-        clients = {c: self._read(name, sha) for c, (name, sha) in self._clients.items()}
-        return Saved(state, ClientStore(clients), best, meta["seconds"])
+        state, best = _unflatten_server(self._read(server, sha256), round_)
+        clients = {c: self._read(name, sha) for c, (name, sha) in files.items()}
+        self._clients = files
+        return Saved(state, ClientStore(clients), best, seconds)
 
     def clear(self) -> None:
-        """Removes the checkpoint."""
+        """Removes the checkpoint, its pointer first."""
+        self._clients = {}
         if self._folder.exists():
+            (self._folder / POINTER).unlink(missing_ok=True)
             for path in self._folder.iterdir():
                 path.unlink()
             self._folder.rmdir()
 
     def _write(self, name: str, trees: Mapping[str, Tree]) -> str:
-        flat = {f"{slot}|{k}": v.clone().contiguous() for slot, tree in trees.items() for k, v in tree.items()}
-        data = safetensors.torch.save(flat)
-        (self._folder / name).write_bytes(data)
+        data = safetensors.torch.save(_flatten(trees))
+        write_atomically(self._folder / name, data)
         return hashlib.sha256(data).hexdigest()
 
     def _read(self, name: str, sha256: str) -> dict[str, Tree]:
@@ -107,19 +114,30 @@ class Checkpoint:
         if hashlib.sha256(data).hexdigest() != sha256:
             raise CheckpointError(f"{path} is damaged: its sha256 is not {sha256}. {_REMEDY}")
         try:
-            return _by_slot(safetensors.torch.load(data))
-        except SafetensorError as cause:  # pragma: no cover - the checksum has caught it
+            return _unflatten(safetensors.torch.load(data))
+        except (SafetensorError, ValueError) as cause:
             raise CheckpointError(f"{path} is damaged ({cause}). {_REMEDY}") from cause
 
 
 _REMEDY = "Run again with force=true to start from the beginning, or delete the run's checkpoint folder."
 
 
-def _by_slot(flat: Mapping[str, Tensor]) -> dict[str, Tree]:
+def _flatten(trees: Mapping[str, Tree]) -> Tree:
+    """One tree with keys ``number|slot|name``: safetensors keeps no order, and sums depend on it in their last bits.
+
+    A tree without tensors has the name "".
+    """
+    pairs = [(s, n, v) for s, tree in trees.items() for n, v in (tree or {"": torch.empty(0)}).items()]
+    return {f"{i:08d}|{slot}|{name}": v.clone().contiguous() for i, (slot, name, v) in enumerate(pairs)}
+
+
+def _unflatten(flat: Mapping[str, Tensor]) -> dict[str, Tree]:
     trees: dict[str, Tree] = {}
-    for key, value in flat.items():
-        slot, _, name = key.rpartition("|")
-        trees.setdefault(slot, {})[name] = value
+    for key in sorted(flat):
+        slot, _, name = key.partition("|")[2].rpartition("|")
+        tree = trees.setdefault(slot, {})
+        if name:
+            tree[name] = flat[key]
     return trees
 
 

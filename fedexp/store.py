@@ -28,10 +28,20 @@ class ClientStore:
             self._private[client] = private
             self._dirty.add(client)
 
-    def take_dirty(self) -> list[int]:
-        """The clients written since the last call."""
-        dirty, self._dirty = sorted(self._dirty), set()
-        return dirty
+    @property
+    def dirty(self) -> list[int]:
+        """The clients written since the last ``clean``."""
+        return sorted(self._dirty)
+
+    def clean(self) -> None:
+        """Is told that everything is on disk."""
+        self._dirty.clear()
+
+    def copy(self) -> ClientStore:
+        """A store with the same slots, in which others can be put without changing this one."""
+        twin = ClientStore(self._private)
+        twin._dirty = set(self._dirty)
+        return twin
 
     def digest(self) -> str:
         """sha256 over the slots of all clients."""
