@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -78,6 +78,15 @@ class Engine:
         return self.saved.state.round
 
     def _play(self, t: int) -> None:
+        """One round, whole or not at all."""
+        before = replace(self.saved, store=self.saved.store.copy())
+        try:
+            self._play_through(t)
+        except BaseException:
+            self.saved = before
+            raise
+
+    def _play_through(self, t: int) -> None:
         """One round: work, advance, write down, test, keep."""
         cohort = self.sampler(t)
         self.display.cohort(t + 1, len(cohort))
