@@ -79,8 +79,8 @@ def _run(config: Config, rundir: RunDir, display: Display, console: Console) -> 
     experiment = build(config)
     engine = experiment.engine(rundir, display)
     if config["force"]:
+        engine.checkpoint.clear()  # first: without its record, a checkpoint is of no use
         rundir.clear()
-        engine.checkpoint.clear()
     for note in experiment.plan.content["notes"]:
         display.note(note)
     rundir.write_text("config.yaml", OmegaConf.to_yaml(OmegaConf.create(config)))
