@@ -124,8 +124,9 @@ def _explain_key(path: str) -> str:
 
 
 def _keys(path: Path) -> set[str]:
-    node = OmegaConf.load(path)
-    return set(_walk(OmegaConf.to_container(node), "")) if isinstance(node, DictConfig) else set()
+    node = OmegaConf.to_container(OmegaConf.load(path))
+    own = node.get(path.parent.name, node) if isinstance(node, dict) else node  # a file may also speak for its group
+    return set(_walk(own, ""))
 
 
 def _walk(node: Any, prefix: str) -> list[str]:

@@ -85,7 +85,6 @@ def split(
     """
     if partition.test not in RULES:
         raise PartitionError(f"partition.test={partition.test!r} is none of {', '.join(RULES)}.")
-    rng = rng if partition.seed is None else np.random.default_rng(partition.seed)
     parts = partition(targets_train, n_clients, n_classes, rng)
     return RULES[partition.test](_Cut(parts, partition.holdout, targets_train, targets_test, n_classes, rng))
 

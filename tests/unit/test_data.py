@@ -378,10 +378,16 @@ def test_images_without_labels_are_refused(mnist):
 
 
 # ---------------------------------------------------------------- the yamls
+def settings(path):
+    """A data set's settings; some files also name the data set's usual network."""
+    config = OmegaConf.to_container(OmegaConf.load(path), resolve=True)
+    return config.get("data", config)
+
+
 @pytest.mark.parametrize("path", sorted(CONF.glob("*.yaml")), ids=lambda p: p.stem)
 def test_each_yaml_lists_every_field(path, monkeypatch):
     monkeypatch.delenv("FEDEXP_DATA", raising=False)
-    config = OmegaConf.to_container(OmegaConf.load(path), resolve=True)
+    config = settings(path)
     kind = get_class(config.pop("_target_"))
     assert set(config) == {field.name for field in fields(kind)}
     kind(**config)
@@ -395,7 +401,7 @@ def test_each_yaml_lists_every_field(path, monkeypatch):
     [("cifar10", (3, 32, 32), 50_000), ("mnist", (1, 32, 32), 60_000), ("fmnist", (1, 32, 32), 60_000)],
 )
 def test_the_real_data_sets_load(name, shape, n_train):
-    config = OmegaConf.to_container(OmegaConf.load(CONF / f"{name}.yaml"), resolve=True)
+    config = settings(CONF / f"{name}.yaml")
     loaded = get_class(config.pop("_target_"))(**(config | {"download": False})).load()
     assert (loaded.spec.shape, len(loaded.train), len(loaded.test)) == (shape, n_train, 10_000)
     assert len(loaded.train.y.unique()) == loaded.spec.n_classes == 10

@@ -287,13 +287,6 @@ def test_none_leaves_all_samples_to_training():
     assert all(len(s.train) == 1 and len(s.test) == 0 for s in splits)
 
 
-def test_a_partition_seed_overrides_the_runs():
-    fixed = [digest(split(Iid(seed=5), balanced(20), balanced(2), 4, 10, rng(s))) for s in (0, 1)]
-    free = [digest(split(Iid(), balanced(20), balanced(2), 4, 10, rng(s))) for s in (0, 1)]
-    assert fixed[0] == fixed[1]
-    assert free[0] != free[1]
-
-
 def test_the_digest_sees_ids_lengths_and_where_tests_come_from():
     a, b, none = np.array([1, 2]), np.array([3]), np.empty(0, dtype=np.int64)
     variants = [
