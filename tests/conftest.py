@@ -18,6 +18,10 @@ hypothesis.settings.register_profile("fedexp", deadline=None, derandomize=True, 
 hypothesis.settings.load_profile("fedexp")
 
 
+def pytest_addoption(parser):
+    parser.addoption("--regold", action="store_true", help="write the golden files anew")
+
+
 @pytest.fixture(autouse=True)
 def one_thread():
     """Sums depend on the number of threads in their last bits."""

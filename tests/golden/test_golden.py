@@ -1,4 +1,4 @@
-"""Numbers of every algorithm on tiny data, against a file. ``pytest --regold`` writes it anew; explain the difference."""
+"""Numbers of every algorithm on tiny data, against a file that ``pytest --regold`` writes anew."""
 
 from __future__ import annotations
 
