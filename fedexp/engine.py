@@ -109,7 +109,7 @@ class Engine:
                 self.ledger.count(t + 1, result.client, "up", result.uplink)
                 self._clock(result.seconds)
                 self.display.client(sum(result.seconds.values()))
-                done[result.client] = result
+                done[result.client] = replace(result, uplink={})  # reduced, then forgotten
                 yield result.client, result.uplink
 
         weights = cohort_weights(self.algorithm, self.weighting, cohort)

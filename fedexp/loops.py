@@ -6,6 +6,7 @@ Both call the same ``training_step`` in the same order, so their weights are equ
 from __future__ import annotations
 
 import logging
+import signal
 import warnings
 from typing import TYPE_CHECKING, Protocol
 
@@ -50,7 +51,11 @@ class TrainerLoop:
         """Runs one phase."""
         self._trainer.fit_loop.max_epochs = self._trainer.current_epoch + 1
         module.train()
-        self._trainer.fit(module, train_dataloaders=batches)
+        try:
+            self._trainer.fit(module, train_dataloaders=batches)
+        except SystemExit as stop:  # how a Trainer answers Ctrl-C, with further ones switched off
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            raise KeyboardInterrupt from stop
         module.to(self.device)  # a finished fit leaves its module on the CPU
 
 
