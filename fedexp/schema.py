@@ -143,10 +143,10 @@ def fits(value: Any, hint: Any) -> bool:
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin is Literal:
         return value in args
-    if origin is tuple:
+    if origin in (tuple, Sequence):
         if not isinstance(value, list | tuple):
             return False
-        inner = args[:1] * len(value) if args[-1] is Ellipsis else args
+        inner = args if origin is tuple and args[-1] is not Ellipsis else args[:1] * len(value)
         return len(inner) == len(value) and all(fits(v, h) for v, h in zip(value, inner, strict=True))
     if args:  # a union
         return any(fits(value, a) for a in args)
@@ -162,8 +162,8 @@ def describe(hint: Any) -> str:
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin is Literal:
         return "one of " + ", ".join(map(str, args))
-    if origin is tuple:
-        return f"a list of {describe(args[0])}"
+    if origin in (tuple, Sequence):
+        return f"a list ({describe(args[0])} each)"
     if args:
         return " or ".join(describe(a) for a in args)
     words = {float: "a number", int: "a whole number", bool: "true or false", str: "a text", type(None): "null"}
@@ -183,7 +183,7 @@ def signature(target: str) -> dict[str, Any] | None:
             return _class_fields(node, tree, module)
         if isinstance(node, ast.FunctionDef) and node.name == name:
             arguments = [*node.args.args, *node.args.kwonlyargs]
-            return {a.arg: _type(a.annotation) for a in arguments}
+            return {a.arg: _type(a.annotation, tree) for a in arguments}
     return None
 
 
@@ -201,10 +201,10 @@ def _source(module: str) -> ast.Module | None:
 def _class_fields(node: ast.ClassDef, tree: ast.Module, module: str) -> dict[str, Any] | None:
     for item in node.body:
         if isinstance(item, ast.FunctionDef) and item.name == "__init__":
-            return {a.arg: _type(a.annotation) for a in [*item.args.args[1:], *item.args.kwonlyargs]}
+            return {a.arg: _type(a.annotation, tree) for a in [*item.args.args[1:], *item.args.kwonlyargs]}
     found: dict[str, Any] = {}
-    for base in node.bases:
-        inherited = signature(_qualified(ast.unparse(base), tree, module))
+    for base in (b for b in map(ast.unparse, node.bases) if b not in ("ABC", "Protocol")):  # those have no fields
+        inherited = signature(_qualified(base, tree, module))
         if inherited is None:
             return None
         found |= inherited
@@ -212,7 +212,7 @@ def _class_fields(node: ast.ClassDef, tree: ast.Module, module: str) -> dict[str
         if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name):
             text = ast.unparse(item.annotation)
             if not text.startswith("ClassVar"):
-                found[item.target.id] = _type(item.annotation)
+                found[item.target.id] = _type(item.annotation, tree)
     return found
 
 
@@ -224,10 +224,19 @@ def _qualified(name: str, tree: ast.Module, module: str) -> str:
     return f"{module}.{name}"
 
 
-def _type(annotation: ast.expr | None) -> Any:
+def _type(annotation: ast.expr | None, tree: ast.Module) -> Any:
+    """An annotation as a type; anything where it is not made of builtins and choices."""
     if annotation is None:
         return ANY
+    names: dict[str, Any] = {"Literal": Literal, "Sequence": Sequence}
+    for item in tree.body:  # Name = Literal[...]
+        if isinstance(item, ast.Assign) and ast.unparse(item.value).startswith("Literal["):
+            names |= {ast.unparse(t): _evaluated(item.value, names) for t in item.targets}
     try:
-        return eval(ast.unparse(annotation), {"Literal": Literal})  # noqa: S307 - our own source text
+        return _evaluated(annotation, names)
     except NameError:
         return ANY
+
+
+def _evaluated(expression: ast.expr, names: dict[str, Any]) -> Any:
+    return eval(ast.unparse(expression), dict(names))  # noqa: S307 - our own source text
