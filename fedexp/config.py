@@ -21,7 +21,9 @@ from fedexp.errors import ConfigError
 Config = dict[str, Any]
 
 # What does not change a run's numbers, and therefore not its identity either.
-IRRELEVANT = ("out", "name", "plan", "force", "keep", "tracker", "data.root", "data.download", "choices")
+IRRELEVANT = (
+    "out", "name", "plan", "force", "keep", "tracker", "data.root", "data.download", "every.checkpoint", "choices",
+)  # fmt: skip
 
 
 def conf_dir() -> Path:
@@ -42,7 +44,7 @@ def composed(overrides: Sequence[str]) -> Config:
         with initialize_config_dir(str(conf_dir()), version_base="1.3"):
             node = compose("config", list(overrides), return_hydra_config=True)
             return plain(node, node.hydra.runtime.choices)
-    except (HydraException, OmegaConfBaseException) as cause:
+    except (HydraException, OmegaConfBaseException, ValueError) as cause:  # ValueError: algo=3, says Hydra
         raise ConfigError(explain(cause)) from cause
 
 
@@ -88,6 +90,8 @@ def explain(error: Exception) -> str:
     if match := re.search(r"Could not find '([\w/]+)/([^'/]+)'", text):
         group, choice = match.groups()
         return f"{group}={choice}: there is no such choice. {schema.nearest(choice, choices_of(group))}"
+    if "Config group override must be" in text:
+        return f"One of the groups is set to what is not the name of a file, as in algo=map. {text}"
     if match := re.search(r"Could not override '([^']+)'", text):
         return _explain_key(match.group(1))
     if match := re.search(r"Key '([^']+)' is not in struct\s+full_key: (\S+)", text):
