@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+from functools import cache
+
 import hypothesis
 import pytest
 import torch
@@ -37,11 +40,13 @@ def small(tmp_path):
 @pytest.fixture
 def configured(small):
     """The configuration of a small run."""
+    out = small()[-1].partition("=")[2]
+    return lambda *more: {**copy.deepcopy(_composed(*SMALL, *more)), "out": out}
 
-    def configure(*more: str) -> Config:
-        return composed(small(*more))
 
-    return configure
+@cache
+def _composed(*overrides: str) -> Config:
+    return composed(overrides)
 
 
 @pytest.fixture
