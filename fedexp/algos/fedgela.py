@@ -26,15 +26,16 @@ class EquiangularHead(Component):
     drawn from the run's seed on every side; features are scaled to the length √feature_energy. Alone it is FedGE, with
     ``LocalAdaptation`` it is FedGELA. Clients are tested with the features they trained.
 
-    ``energy`` is the paper's E_W; its fig. 4 finds all values from 10e3 to 10e6 better than FedAvg, and its choice per
-    data set is not printed. The default is the lower end, which is the mildest: logits reach √energy, and the gradient
-    grows with them, so set ``local.clip`` (public code: 20) for larger ones.
+    ``energy`` is the paper's E_W. Its fig. 4 finds "10e3 to 10e6" better than FedAvg; the choice per data set is not
+    printed. The default is the lower end: gradients grow with √energy, so set ``local.clip`` (public code: 20) for more,
+    or go below (the public code's default amounts to 25). The last layer of the features should be linear, as in the
+    paper: after a ReLU no feature can point along a class vector.
 
     Deviations: the public code normalises features by batch normalisation, and divides logits by a temperature, which
     it calls 1/E_W, so that E_W stands there for what is √E_W here; the paper is followed.
     """
 
-    energy: float = 1e4
+    energy: float = 1e3
     feature_energy: float = 1.0
     during: tuple[str, ...] = ("*",)
 
