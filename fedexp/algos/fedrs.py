@@ -83,6 +83,8 @@ class ClassWeightedAggregation(Component):
         rows = [facts.initial[n].shape for n in facts.layout.trainable("classifier")]
         if any(shape[0] != facts.n_classes for shape in rows):
             yield f"smoothing needs a classifier of one linear layer with {facts.n_classes} rows, not {rows}"
+        if not facts.layout.trainable("classifier") & set(facts.layout.shared):
+            yield "smoothing is for averaging the classifier, which another component keeps from travelling"
 
     def uploads(self) -> Sequence[Upload]:
         """The client's class counts."""

@@ -29,9 +29,11 @@ class Scaffold(Component):
     full_step: bool = False
 
     def problems(self, facts: Facts) -> Iterable[str]:
-        """The server must move."""
+        """The server must move, and the controls belong to one phase."""
         if self.server_lr <= 0:
             yield f"server_lr must be greater than 0, not {self.server_lr:g}"
+        if len(self.during) != 1 or "*" in self.during:
+            yield f"during must name the one phase that is corrected, not {list(self.during)}"
 
     def slots(self) -> Sequence[Slot]:
         """The server's c, sent down, and each client's c_k."""
