@@ -27,9 +27,9 @@ class EquiangularHead(Component):
     ``LocalAdaptation`` it is FedGELA. Clients are tested with the features they trained.
 
     ``energy`` is the paper's E_W. Its fig. 4 finds "10e3 to 10e6" better than FedAvg; the choice per data set is not
-    printed. The default is the lower end: gradients grow with √energy, so set ``local.clip`` (public code: 20) for more,
-    or go below (the public code's default amounts to 25). The last layer of the features should be linear, as in the
-    paper: after a ReLU no feature can point along a class vector.
+    printed. The default is the lower end. Gradients grow with √energy, so set ``local.clip`` (public code: 20) for
+    more, or go below (the public code's default amounts to 25). The last layer of the features should be linear, as in
+    the paper: after a ReLU no feature can point along a class vector.
 
     Deviations: the public code normalises features by batch normalisation, and divides logits by a temperature, which
     it calls 1/E_W, so that E_W stands there for what is √E_W here; the paper is followed.
