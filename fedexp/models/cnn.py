@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from torch import nn
 
@@ -24,20 +25,14 @@ def cnn(
     Args:
         shape: Channels, height and width.
         n_classes: The number of logits.
-        widths: Channels of the two convolutions.
+        widths: Channels of the convolutions.
         hidden: Width of the classifier's hidden layer.
         bias: Whether the classifier's layers have one.
     """
-    first, second = widths
-    features = nn.Sequential(
-        nn.Conv2d(image_channels(shape, name="cnn"), first, kernel_size=5),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Conv2d(first, second, kernel_size=5),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Flatten(),
-    )
+    layers: list[nn.Module] = []
+    for before, after in pairwise([image_channels(shape, name="cnn"), *widths]):
+        layers += [nn.Conv2d(before, after, kernel_size=5), nn.ReLU(), nn.MaxPool2d(2)]
+    features = nn.Sequential(*layers, nn.Flatten())
     feature_dim = flat_size(features, shape, name="cnn")
     classifier = nn.Sequential(
         nn.Linear(feature_dim, hidden, bias=bias), nn.ReLU(), nn.Linear(hidden, n_classes, bias=bias)

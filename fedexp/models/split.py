@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
@@ -23,13 +24,14 @@ NORMS = (
     nn.LayerNorm,
     nn.RMSNorm,
 )
+SIDES = (28, 32, 64, 128, 224)  # of the papers' images; the first that is large enough is recommended
 
 
 class SplitModel(nn.Module):
     """A network whose last part, the classifier, is told apart from the features that feed it.
 
     Args:
-        features: Maps images to flat features [N, feature_dim].
+        features: Maps samples to flat features [N, feature_dim].
         classifier: Maps features to logits [N, classes]; a single layer, or several where a paper counts them so.
         feature_dim: The width of the seam.
     """
@@ -55,19 +57,17 @@ class SplitModel(nn.Module):
 
 
 def flat_size(body: nn.Module, shape: tuple[int, ...], *, name: str) -> int:
-    """Returns how many numbers ``body`` makes of one image of the given shape, without computing any.
+    """Returns how many numbers ``body`` makes of one sample of the given shape, without computing any.
 
     Args:
         body: The layers in front of the seam.
-        shape: Channels, height and width.
-        name: The network's name, for the message when the image is too small for it.
+        shape: Channels, then height and width of an image or length of a sequence.
+        name: The network's name, for the message when the sample is too small for it.
     """
-    weights = {key: value.to("meta") for key, value in body.state_dict().items()}
     try:
-        out = functional_call(body, weights, torch.empty(2, *shape, device="meta"))
+        return _dry_run(body, shape)
     except RuntimeError as error:
-        raise _misfit(name, shape) from error
-    return math.prod(out.shape[1:])
+        raise _misfit(body, shape, name) from error
 
 
 def image_channels(shape: tuple[int, ...], *, name: str) -> int:
@@ -77,9 +77,35 @@ def image_channels(shape: tuple[int, ...], *, name: str) -> int:
     return shape[0]
 
 
-def _misfit(name: str, shape: tuple[int, ...]) -> ConfigError:
+def same_length(**lists: Sequence[int]) -> None:
+    """Refuses settings that must have one entry per stage of the network and do not agree on the stages."""
+    if len({len(values) for values in lists.values()}) > 1:
+        given = " and ".join(f"model.{key}={list(values)}" for key, values in lists.items())
+        raise ConfigError(f"{given} differ in length: each has one number per stage of the network.")
+
+
+def _dry_run(body: nn.Module, shape: tuple[int, ...]) -> int:
+    weights = {key: value.to("meta") for key, value in body.state_dict().items()}
+    out = functional_call(body, weights, torch.empty(2, *shape, device="meta"))
+    return math.prod(out.shape[1:])
+
+
+def _misfit(body: nn.Module, shape: tuple[int, ...], name: str) -> ConfigError:
     size = "×".join(map(str, shape))
+    if len(shape) != 3:
+        return ConfigError(
+            f"model={name} shrinks sequences of {size} to nothing before its classifier. "
+            "Use longer ones, or a network without pooling (model=mlpnet)."
+        )
+    side = next((side for side in SIDES if _fits(body, (shape[0], side, side))), SIDES[-1])
     return ConfigError(
         f"model={name} shrinks images of {size} to nothing before its classifier. "
-        "Enlarge the images (data.size=28) or use a network without pooling (model=mlpnet)."
+        f"Enlarge the images (data.size={side}) or use a network without pooling (model=mlpnet)."
     )
+
+
+def _fits(body: nn.Module, shape: tuple[int, ...]) -> bool:
+    try:
+        return _dry_run(body, shape) > 0
+    except RuntimeError:
+        return False

@@ -158,6 +158,9 @@ def test_what_is_not_an_image_is_refused():
         cnn((64,), 10)
 
 
+SHAPES = {"charlstm": (20,), "sacnn_standin": (1, 64)}
+
+
 @pytest.mark.parametrize("path", sorted(CONF.glob("*.yaml")), ids=lambda p: p.stem)
 def test_each_yaml_lists_every_keyword_and_builds(path):
     config = OmegaConf.to_container(OmegaConf.load(path))
@@ -166,4 +169,16 @@ def test_each_yaml_lists_every_keyword_and_builds(path):
     parameters = list(inspect.signature(network).parameters)
     assert parameters[:2] == ["shape", "n_classes"]
     assert set(config) == set(parameters[2:])
-    assert network(GREY28, 10, **config)(torch.zeros(2, *GREY28)).shape == (2, 10)
+    shape = SHAPES.get(path.stem, COLOUR32)
+    with torch.device("meta"):  # sizes without numbers
+        net = network(shape, 10, **config)
+        x = torch.zeros(2, *shape, dtype=torch.int64 if path.stem == "charlstm" else torch.float32)
+        assert net.features(x).shape == (2, net.feature_dim)
+        assert net(x).shape == (2, 10)
+
+
+def test_stages_must_agree():
+    from fedexp.models.vgg import vgg
+
+    with pytest.raises(ConfigError, match=r"model.convs=\[1, 1\] and model.widths=\[8, 16, 32\] differ in length"):
+        vgg(COLOUR32, 10, convs=(1, 1), widths=(8, 16, 32))
