@@ -164,7 +164,7 @@ class Worker:
     def _batches(self, phase: Phase, path: tuple[int | str, ...], info: Info) -> Batches:
         epochs = self._local.epochs if phase.epochs is None else phase.epochs
         size = self._local.batch_size
-        total = max(int(epochs * self.data.steps_per_epoch(info.client, size)), 1)
+        total = max(int(epochs * self.data.steps_per_epoch(info.client, size) + 1e-9), 1)  # 1.15 · 100 is 115
         begin = int(phase.begin * total)
         end = max(int(phase.end * total), begin + 1)
         seed = derive(self.algorithm.facts.seed, "batches", *path)

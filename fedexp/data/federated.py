@@ -65,7 +65,7 @@ class Batches:
 def batch_sizes(n: int, size: int) -> list[int]:
     """How n samples fall into batches. A last batch of one sample joins the one before: batch norm cannot use it."""
     sizes = [size] * (n // size) + ([n % size] if n % size else [])
-    return [*sizes[:-2], sizes[-2] + 1] if len(sizes) > 1 and sizes[-1] == 1 else sizes
+    return [*sizes[:-2], sizes[-2] + 1] if len(sizes) > 1 and sizes[-1] == 1 < size else sizes
 
 
 class FederatedData:
