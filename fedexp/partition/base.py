@@ -6,12 +6,12 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 import numpy as np
 
 from fedexp.errors import PartitionError
-from fedexp.partition.table import IntArray, apportion, deal
+from fedexp.partition.table import IntArray, apportion, deal, tally
 
 TestRule = Literal["holdout", "mirror", "none"]
 
@@ -31,13 +31,45 @@ class ClientSplit:
     test_from: Literal["train", "test"]
 
 
+@dataclass(frozen=True)
+class Scene:
+    """What there is to divide.
+
+    Attributes:
+        targets: Labels of the training samples.
+        targets_test: Labels of the official test samples.
+        n_classes: The number of classes.
+        owners: Who made each training sample (a writer, a role, a centre), where the data set knows.
+        owners_test: Who made each official test sample.
+    """
+
+    targets: IntArray
+    targets_test: IntArray
+    n_classes: int
+    owners: IntArray | None = None
+    owners_test: IntArray | None = None
+
+
+class Splits(Protocol):
+    """What a run needs of a partition, however it comes by it: drawn, natural, or read from a file."""
+
+    @property
+    def seed(self) -> int | None:
+        """Fixes the partition whatever the run's seed is; None follows the run."""
+        ...
+
+    def splits(self, scene: Scene, n_clients: int, rng: np.random.Generator) -> list[ClientSplit]:
+        """Returns the samples of each client, or raises ``PartitionError``."""
+        ...
+
+
 @dataclass(frozen=True, kw_only=True)
 class Partition(ABC):
     """Divides labelled samples over clients; a subclass says how many of each class each client gets.
 
     Args:
         holdout: The share of a client's samples that ``test="holdout"`` takes away for its own test.
-        test: Where a client's own test set comes from; see ``split``.
+        test: Where a client's own test set comes from; see ``own_tests``.
         seed: Fixes the partition whatever the run's seed is; None follows the run.
     """
 
@@ -45,12 +77,22 @@ class Partition(ABC):
     test: TestRule = "holdout"
     seed: int | None = None
 
+    @property
+    def disjoint(self) -> bool:
+        """Whether it promises that no sample has two owners."""
+        return True
+
+    @property
+    def conserved(self) -> bool:
+        """Whether it promises that every sample has an owner."""
+        return True
+
     @abstractmethod
     def table(self, totals: IntArray, n_clients: int, rng: np.random.Generator) -> IntArray:
         """Returns the counts [clients, classes], given the number of samples of each class."""
 
     def __call__(self, targets: IntArray, n_clients: int, n_classes: int, rng: np.random.Generator) -> list[IntArray]:
-        """Returns for each client the indices of its samples; no sample has two owners."""
+        """Returns for each client the sorted indices of its samples."""
         totals = _totals(targets, n_classes)
         least = 1 if self.test == "none" else 2
         if n_clients < 1 or len(targets) < least * n_clients:
@@ -68,25 +110,44 @@ class Partition(ABC):
             )
         return deal(targets, table, rng)
 
+    def splits(self, scene: Scene, n_clients: int, rng: np.random.Generator) -> list[ClientSplit]:
+        """Divides the samples and gives each client its own test set, by ``test``."""
+        known(self.test, tuple(RULES))
+        parts = self(scene.targets, n_clients, scene.n_classes, rng)
+        return own_tests(self.test, parts, scene, holdout=self.holdout, rng=rng)
+
 
 def split(
-    partition: Partition,
+    partition: Splits,
     targets_train: IntArray,
     targets_test: IntArray,
     n_clients: int,
     n_classes: int,
     rng: np.random.Generator,
+    *,
+    owners: IntArray | None = None,
+    owners_test: IntArray | None = None,
 ) -> list[ClientSplit]:
-    """Divides the samples and gives each client its own test set, by ``partition.test``.
+    """Divides the samples over the clients; ``owners`` are for partitions that follow who made a sample."""
+    return partition.splits(Scene(targets_train, targets_test, n_classes, owners, owners_test), n_clients, rng)
+
+
+def own_tests(
+    rule: str, parts: list[IntArray], scene: Scene, *, holdout: float, rng: np.random.Generator
+) -> list[ClientSplit]:
+    """Gives each client its own test set.
 
     ``holdout``: a random share of the client's own samples, not stratified (MAP, section 5.2.1). ``mirror``: samples
     of the official test set, each class divided in proportion to its owners' training samples (FedGELA). ``none``: no
     samples.
     """
-    if partition.test not in RULES:
-        raise PartitionError(f"partition.test={partition.test!r} is none of {', '.join(RULES)}.")
-    parts = partition(targets_train, n_clients, n_classes, rng)
-    return RULES[partition.test](_Cut(parts, partition.holdout, targets_train, targets_test, n_classes, rng))
+    return RULES[rule](_Cut(parts, holdout, scene, rng))
+
+
+def known(rule: str, rules: Sequence[str]) -> None:
+    """Refuses a ``partition.test`` that is none of ``rules``."""
+    if rule not in rules:
+        raise PartitionError(f"partition.test={rule!r} is none of {', '.join(rules)}.")
 
 
 def digest(splits: Sequence[ClientSplit]) -> str:
@@ -113,9 +174,7 @@ class _Cut:
 
     parts: list[IntArray]
     holdout: float
-    targets_train: IntArray
-    targets_test: IntArray
-    n_classes: int
+    scene: Scene
     rng: np.random.Generator
 
 
@@ -124,6 +183,12 @@ def _holdout(cut: _Cut) -> list[ClientSplit]:
         raise PartitionError(
             f"partition.holdout={cut.holdout} has to lie between 0 and 1. "
             "For clients without a test set of their own use partition.test=none."
+        )
+    dealt = np.concatenate(cut.parts)
+    if twice := dealt.size - np.unique(dealt).size:
+        raise PartitionError(
+            f"{twice} of {dealt.size} dealt samples were dealt before, so a held-out one could be trained on as well. "
+            "Use partition.test=mirror or partition.test=none, or a partition in which no sample has two owners."
         )
     splits = []
     for part in cut.parts:
@@ -134,8 +199,8 @@ def _holdout(cut: _Cut) -> list[ClientSplit]:
 
 
 def _mirror(cut: _Cut) -> list[ClientSplit]:
-    owned = np.stack([np.bincount(cut.targets_train[part], minlength=cut.n_classes) for part in cut.parts])
-    totals = _totals(cut.targets_test, cut.n_classes)
+    owned = tally(cut.parts, cut.scene.targets, cut.scene.n_classes)
+    totals = _totals(cut.scene.targets_test, cut.scene.n_classes)
     table = np.zeros_like(owned)
     for c in np.flatnonzero(owned.any(axis=0)):
         table[:, c] = apportion(int(totals[c]), owned[:, c].astype(np.float64))
@@ -145,7 +210,7 @@ def _mirror(cut: _Cut) -> list[ClientSplit]:
             f"official test samples rounds to none ({poor.size} of {len(cut.parts)} clients). "
             "Use fewer clients (cohort.clients), larger ones, or partition.test=holdout."
         )
-    tests = deal(cut.targets_test, table, cut.rng)
+    tests = deal(cut.scene.targets_test, table, cut.rng)
     return [ClientSplit(train, test, "test") for train, test in zip(cut.parts, tests, strict=True)]
 
 

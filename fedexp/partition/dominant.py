@@ -36,6 +36,11 @@ class Dominant(Partition):
     samples_per_client: int | None = None
     groups: Sequence[Sequence[int]] = FIVE_GROUPS
 
+    @property
+    def conserved(self) -> bool:
+        """Samples beyond what the clients take belong to nobody."""
+        return False
+
     def table(self, totals: IntArray, n_clients: int, rng: np.random.Generator) -> IntArray:  # noqa: ARG002 - no chance here
         """Counts what each client gets, then checks that there is enough."""
         self._check(totals.size)

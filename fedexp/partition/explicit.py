@@ -23,6 +23,11 @@ class Explicit(Partition):
 
     classes: Sequence[Sequence[int]]
 
+    @property
+    def conserved(self) -> bool:
+        """A class that nobody lists belongs to nobody."""
+        return False
+
     def table(self, totals: IntArray, n_clients: int, rng: np.random.Generator) -> IntArray:  # noqa: ARG002 - no chance here
         """Divides each class over those who list it."""
         if len(self.classes) != n_clients:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -33,7 +35,16 @@ def equal(shares: IntArray, totals: IntArray) -> IntArray:
         shares: How many shares of each class each client gets, [clients, classes].
         totals: The number of samples of each class.
     """
-    pieces = shares.sum(axis=0)
+    pieces = enough(shares, totals)
+    size, larger = np.divmod(totals, np.maximum(pieces, 1))
+    before = np.cumsum(shares, axis=0) - shares
+    table: IntArray = shares * size + np.clip(larger - before, 0, shares)
+    return table
+
+
+def enough(shares: IntArray, totals: IntArray) -> IntArray:
+    """Returns the number of shares each class is cut into, or refuses if a share would be empty."""
+    pieces: IntArray = shares.sum(axis=0)
     if (short := np.flatnonzero(pieces > totals)).size:
         c = int(short[0])
         raise PartitionError(
@@ -41,10 +52,12 @@ def equal(shares: IntArray, totals: IntArray) -> IntArray:
             f"({short.size} of {totals.size} classes are too small). "
             "Use fewer clients (cohort.clients) or fewer classes per client."
         )
-    size, larger = np.divmod(totals, np.maximum(pieces, 1))
-    before = np.cumsum(shares, axis=0) - shares
-    table: IntArray = shares * size + np.clip(larger - before, 0, shares)
-    return table
+    return pieces
+
+
+def tally(parts: Sequence[IntArray], targets: IntArray, n_classes: int) -> IntArray:
+    """Returns the table of what was dealt: the inverse of ``deal``, up to which samples they were."""
+    return np.stack([np.bincount(targets[part], minlength=n_classes) for part in parts]).astype(np.int64)
 
 
 def apportion(total: int, weights: FloatArray) -> IntArray:
