@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedexp.partition.base import ClientSplit
-from fedexp.partition.table import IntArray
+from fedexp.partition.table import IntArray, tally
 
 NAMED = 5  # a warning names at most this many clients
 
@@ -24,12 +24,20 @@ class Summary:
         groups: The clients with the same set of classes, by that set.
         unseen: The classes a client is tested on without having trained on them, for the clients that have some. Known
             only where the test samples were taken from the client's own; a mirrored test set has none.
+        n_samples: The samples there were to divide.
+        left_out: How many of them belong to nobody, neither to train nor to test on.
+        shared: How many of them more than one client trains on.
+        copies: How many training samples a client holds again after holding them once, over all clients.
     """
 
     counts: IntArray
     n_test: IntArray
     groups: dict[tuple[int, ...], tuple[int, ...]]
     unseen: dict[int, tuple[int, ...]]
+    n_samples: int
+    left_out: int
+    shared: int
+    copies: int
 
     @property
     def sizes(self) -> IntArray:
@@ -58,13 +66,19 @@ class Summary:
             "owners": self.owners.tolist(),
             "groups": [{"classes": list(own), "clients": list(who)} for own, who in self.groups.items()],
             "single_class": list(self.single_class),
+            "samples": {
+                "all": self.n_samples,
+                "left_out": self.left_out,
+                "shared": self.shared,
+                "copies": self.copies,
+            },
             "unseen": {str(client): list(classes) for client, classes in self.unseen.items()},
         }
 
 
 def summarise(splits: Sequence[ClientSplit], targets: IntArray, n_classes: int) -> Summary:
     """Returns the facts of ``splits``; ``targets`` are the labels that the training indices point into."""
-    counts = np.stack([np.bincount(targets[own.train], minlength=n_classes) for own in splits]).astype(np.int64)
+    counts = tally([own.train for own in splits], targets, n_classes)
     groups: defaultdict[tuple[int, ...], list[int]] = defaultdict(list)
     unseen = {}
     for client, (own, row) in enumerate(zip(splits, counts, strict=True)):
@@ -73,7 +87,19 @@ def summarise(splits: Sequence[ClientSplit], targets: IntArray, n_classes: int) 
         if (only_tested := np.setdiff1d(tested, np.flatnonzero(row))).size:
             unseen[client] = tuple(only_tested.tolist())
     n_test = np.array([len(own.test) for own in splits], dtype=np.int64)
-    return Summary(counts, n_test, {own: tuple(who) for own, who in sorted(groups.items())}, unseen)
+    once = [np.unique(own.train) for own in splits]
+    owners = np.bincount(np.concatenate(once), minlength=len(targets))
+    held = np.concatenate([own.test for own in splits if own.test_from == "train"] or [targets[:0]])
+    return Summary(
+        counts=counts,
+        n_test=n_test,
+        groups={own: tuple(who) for own, who in sorted(groups.items())},
+        unseen=unseen,
+        n_samples=len(targets),
+        left_out=len(targets) - len(np.union1d(np.flatnonzero(owners), held)),
+        shared=int((owners > 1).sum()),
+        copies=int(counts.sum()) - sum(map(len, once)),
+    )
 
 
 def warnings(summary: Summary) -> list[str]:
@@ -93,6 +119,11 @@ def warnings(summary: Summary) -> list[str]:
         found.append(
             f"{len(summary.unseen)} of {n_clients} clients are tested on classes that they have no training sample of: "
             f"client {_some(tuple(summary.unseen))}."
+        )
+    if summary.shared or summary.copies:
+        found.append(
+            f"{summary.shared} of {summary.n_samples} samples have several owners, and clients hold {summary.copies} "
+            "second copies: no client's data is its own alone."
         )
     return found
 
