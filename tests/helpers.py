@@ -1,0 +1,179 @@
+"""Small experiments, played in a folder of the test; and single steps, with features that the test chooses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedexp.algorithm import Components
+from fedexp.build import Experiment, build
+from fedexp.client import Job, Result
+from fedexp.component import Component
+from fedexp.config import composed
+from fedexp.contexts import Facts, Frame, LocalRound, Step
+from fedexp.data.federated import Info
+from fedexp.display import SilentDisplay
+from fedexp.engine import Engine
+from fedexp.rundir import RunDir
+from fedexp.server import advance, cohort_weights
+from fedexp.state import Layout, Message, Out, ServerState, Tree, zeros_like
+from fedexp.testing import trial_after
+from fedexp.worker import Worker
+
+TINY = (
+    "algo=fedavg", "data=digits", "model=mlpnet", "model.hidden=[16]", "cohort.clients=6", "cohort.fraction=0.5",
+    "rounds=2", "local.epochs=1", "local.batch_size=32", "loop=fabric", "evaluate.all_clients=false",
+)  # fmt: skip
+
+
+# ---------------------------------------------------------------- from overrides
+def tiny(*overrides: str) -> Experiment:
+    """An experiment of a second or less, from command-line overrides."""
+    return build(composed([*TINY, *overrides]))
+
+
+def played(folder: Path, *overrides: str) -> Engine:
+    """The engine after such an experiment's last round."""
+    experiment = tiny(*overrides)
+    with RunDir(folder) as rundir:
+        engine = experiment.engine(rundir, SilentDisplay())
+        engine.open()
+        engine.run(experiment.card(rundir))
+    return engine
+
+
+# ---------------------------------------------------------------- from components, on the battery's five clients
+@contextmanager
+def opened(components: Components, **options: Any) -> Iterator[Engine]:
+    """A trial of ``fedexp.testing`` before its first round, to be played by hand with ``round_of``."""
+    import tempfile
+
+    from fedexp.testing import trial
+
+    with tempfile.TemporaryDirectory(prefix="fedexp-terms-") as folder:
+        yield trial(components, Path(folder), **options)
+
+
+def round_of(engine: Engine) -> ServerState:
+    """Plays one round and returns the state after it."""
+    engine._play(engine.saved.state.round)
+    return engine.saved.state
+
+
+def worker_of(engine: Engine) -> Worker:
+    """The worker behind a trial's executor."""
+    worker: Worker = engine.executor._worker  # type: ignore[attr-defined]
+    return worker
+
+
+def work(engine: Engine, client: int) -> Result:
+    """One client's round from the state as it stands."""
+    (job,) = engine.jobs([client])
+    return worker_of(engine).work(job)
+
+
+def batches_of(engine: Engine, job: Job, phase: str) -> list[tuple[Tensor, Tensor]]:
+    """The batches that a client's phase sees in a round."""
+    worker = worker_of(engine)
+    named = next(p for p in engine.algorithm.phases if p.name == phase)
+    path = (job.round, job.client, worker._stream(named))
+    return list(worker._batches(named, path, worker.data.info(job.client)))
+
+
+def served(
+    components: Components,
+    uplinks: Mapping[int, Message],
+    *,
+    state: ServerState | None = None,
+    engine: Engine | None = None,
+) -> ServerState:
+    """The server after a round with these uploads, in the order given."""
+    engine = engine or trial_after(components, rounds=0)
+    weights = cohort_weights(engine.algorithm, "samples", list(uplinks))
+    return advance(engine.algorithm, state or engine.saved.state, weights, iter(uplinks.items()), engine.classify)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recorder(Component):
+    """Writes down what a component is shown, for tests to read."""
+
+    rounds: list[LocalRound] = field(default_factory=list, compare=False)
+    steps: list[Any] = field(default_factory=list, compare=False)
+    during: tuple[str, ...] = ("*",)
+
+    def finish(self, local: LocalRound) -> Out:
+        self.rounds.append(local)
+        return Out()
+
+    def loss(self, step: Step) -> Tensor | None:
+        self.steps.append(self.look(step))
+        return None
+
+    def look(self, step: Step) -> Any:
+        return step.phase
+
+
+# ---------------------------------------------------------------- by hand
+def facts(n_classes: int = 4, feature_dim: int = 8, *, counts: Any = None, initial: Tree | None = None) -> Facts:
+    """Facts of a run without a network."""
+    table = torch.ones(3, n_classes) if counts is None else torch.as_tensor(counts, dtype=torch.float32)
+    names = tuple(initial or ())
+    parts = {"all": frozenset(names), "none": frozenset[str](), "features": frozenset(names),
+             "classifier": frozenset[str](), "norm": frozenset[str]()}  # fmt: skip
+    return Facts(
+        seed=0, rounds=10, fraction=0.5, n_clients=len(table), n_classes=n_classes, feature_dim=feature_dim,
+        layout=Layout(names, (), parts, shared=names), counts=table, initial=initial or {},
+    )  # fmt: skip
+
+
+def info(counts: Sequence[float], client: int = 0) -> Info:
+    """A client with these class counts."""
+    table = torch.as_tensor(counts, dtype=torch.float32)
+    return Info(client, int(table.sum()), table)
+
+
+def step(
+    h: Tensor,
+    y: Tensor,
+    *,
+    n_classes: int = 4,
+    counts: Sequence[float] | None = None,
+    slots: Mapping[str, Mapping[str, Tree]] | None = None,
+    phase: str = "local",
+    key: str = "mine",
+    index: int = 0,
+) -> Step:
+    """A step with given features; ``slots`` by component and name; without ``counts`` it is the server's."""
+    frame = Frame(
+        views={key: {}, **(slots or {})}, info=None if counts is None else info(counts),
+        facts=facts(n_classes, h.shape[1]), received={}, weights={}, phase=phase, rng_path=(0, 0, phase),
+        frozen=_nothing_else,
+    )  # fmt: skip
+    return Step(frame, h, y, h, h, h.new_zeros(()), index).bind(key)
+
+
+def _nothing_else(_: Tree) -> Any:
+    raise AssertionError("this step has one set of weights")
+
+
+def local_round(received: Tree, *, client: int = 0, round_: int = 0, key: str = "mine") -> LocalRound:
+    """A client's finished round without a network."""
+    known = facts(initial=received)
+    bare = LocalRound(
+        views={key: {}}, info=info([1, 1, 1, 1], client), facts=known, round=round_, received=received,
+        ends={"local": zeros_like(received)}, steps={"local": 1}, lr={"local": 0.1}, momentum={"local": 0.0},
+        embed=lambda _: iter(()),
+    )  # fmt: skip
+    return bare.bind(key)
+
+
+def array(tensor: Tensor) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """A tensor as numpy doubles."""
+    return tensor.detach().cpu().double().numpy()
