@@ -65,22 +65,23 @@ class FedGelaProtocol(Protocol):
         return not algorithm.global_view
 
     def conclude(self, engine: Engine) -> dict[str, dict[str, Any]]:
-        """GA and PA of the paper's tables."""
+        """GA and PA of the paper's tables; absent where clients have no test sets to tell them by."""
         out = super().conclude(engine)
-        personal = out.setdefault("personalization", {})
-        if not engine.algorithm.global_view:
-            out["aggregation"] = {"GA": _best_of_each(engine)}
-        else:
+        personal = [r["personalization"]["accuracy"] for r in engine.records if "personalization" in r]
+        if engine.algorithm.global_view:
             out["aggregation"] = {"GA": max(r["aggregation"]["accuracy"] for r in engine.records)}
-        if engine.algorithm.personal:
-            personal["PA"] = max(r["personalization"]["accuracy"] for r in engine.records)
-        else:
-            names = engine.algorithm.travelling
-            model = {"model": {n: engine.saved.best[n] for n in names}}
-            jobs = (Job(0, c, model, {}) for c in range(engine.algorithm.facts.n_clients))
-            scores = [r.after.accuracy for r in self.finetune().map(jobs) if r.after is not None]
-            personal["PA"] = float(np.mean(scores))
+        elif personal:
+            out["aggregation"] = {"GA": _best_of_each(engine)}
+        if personal:
+            pa = max(personal) if engine.algorithm.personal else self._finetuned(engine)
+            out["personalization"] = {**out.get("personalization", {}), "PA": pa}
         return out
+
+    def _finetuned(self, engine: Engine) -> float:
+        """Mean accuracy of clients that train the best server model a little."""
+        model = {"model": {n: engine.saved.best[n] for n in engine.algorithm.travelling}}
+        jobs = (Job(0, c, model, {}) for c in range(engine.algorithm.facts.n_clients))
+        return float(np.mean([r.after.accuracy for r in self.finetune().map(jobs) if r.after is not None]))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +105,7 @@ def _all_clients(results: Mapping[int, Result]) -> dict[str, Any]:
 
 def _best_of_each(engine: Engine) -> float:
     best: dict[str, tuple[float, float]] = {}
-    for row in engine.rundir.rows("clients.csv"):
+    for row in (r for r in engine.rundir.rows("clients.csv") if r["after"]):
         pair = (float(row["after"]), float(row["globally"]))
         best[row["client"]] = max(best.get(row["client"], (-1.0, 0.0)), pair, key=lambda p: p[0])
     return float(np.mean([globally for _, globally in best.values()]))
