@@ -23,9 +23,9 @@ class DataSpec:
 
 @dataclass(frozen=True)
 class Samples:
-    """Images and labels, resident in memory."""
+    """Inputs and labels, resident in memory or mapped from a file into it."""
 
-    x: Tensor  # float32, normalised, [N, C, H, W]
+    x: Tensor  # float32: images [N, C, H, W], bytes [N, 1, L], points [N, D]; int64: characters [N, L]
     y: Tensor  # int64, [N]
 
     def __len__(self) -> int:
@@ -38,12 +38,24 @@ class Samples:
 
 @dataclass(frozen=True)
 class Loaded:
-    """A data set, read and ready."""
+    """A data set, read and ready.
+
+    Attributes:
+        spec: What a network is built from.
+        train: The training samples.
+        test: The test samples.
+        augment: Changes training batches; None if nothing does.
+        owners: Who made each training sample (a writer, a role, a centre) where that is known; int64 [N_train], from 0
+            on, every number in use.
+        test_owners: Who made each test sample, in the same numbers; those who made no training sample come after them.
+    """
 
     spec: DataSpec
     train: Samples
     test: Samples
     augment: Augment | None
+    owners: Tensor | None = None
+    test_owners: Tensor | None = None
 
 
 class Source(Protocol):
