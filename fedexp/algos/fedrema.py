@@ -88,10 +88,11 @@ class RelativityHeads(Component):
             return {"head": mixed(heads, chosen[ids][:, ids])}
         if len(heads) < 3:
             return {"head": dict(heads)}
-        peers, gap = most_relevant(self._relativity(heads, server))
+        peers, gaps = most_relevant(self._relativity(heads, server))
         sizes = server.facts.counts[ids].sum(1) if self.peers == "samples" else torch.ones(len(ids))
         chosen = chosen.clone()
         chosen[ids[:, None], ids] += peers
+        gap = gaps.mean().float()
         largest = torch.maximum(period["largest"], gap)
         still = (gap > self.delta * largest) | (gap >= largest)
         return {
@@ -109,7 +110,7 @@ class RelativityHeads(Component):
 
 
 def most_relevant(relativity: Tensor) -> tuple[Tensor, Tensor]:
-    """MDS for every row of a relativity matrix: who is chosen, itself included, as ones; and the mean gap.
+    """MDS for every row of a relativity matrix: who is chosen, itself included, as ones; and each one's gap.
 
     A client's similarity to itself takes no part, which leaves out the last of the sorted gaps.
     """
@@ -122,7 +123,7 @@ def most_relevant(relativity: Tensor) -> tuple[Tensor, Tensor]:
         widest = int(steps.argmax())
         chosen[client, others[index[widest + 1 :]]] = 1
         gaps.append(steps[widest])
-    return chosen, torch.stack(gaps).mean().float()
+    return chosen, torch.stack(gaps)
 
 
 def mixed(heads: Mapping[int, Tree], weights: Tensor) -> dict[int, Tree]:
