@@ -179,6 +179,8 @@ def _deal(config: Config, loaded: Loaded) -> tuple[Loaded, list[ClientSplit]]:
         config["cohort"]["clients"],
         loaded.spec.n_classes,
         numpy_rng(seed, "partition"),
+        owners=None if loaded.owners is None else loaded.owners.numpy(),
+        owners_test=None if loaded.test_owners is None else loaded.test_owners.numpy(),
     )
     if config["pool"] == "all":  # the global test set must not be among the clients' training samples
         if partition.test != "holdout":

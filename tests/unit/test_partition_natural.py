@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedexp.errors import PartitionError
+from fedexp.errors import ConfigError, PartitionError
 from fedexp.partition.base import digest, split
 from fedexp.partition.natural import Natural
 from tests.unit.test_partition import rng
@@ -84,6 +86,30 @@ def test_clients_are_whole_owners_and_disjoint(owners, seed, data):
         assert len(own.train) == sizes[names == owner][0]
     if choose == "largest":
         assert sorted(len(own.train) for own in splits) == sorted(sizes)[-n_clients:]
+
+
+def test_a_run_hands_its_data_sets_owners_over(monkeypatch):
+    import torch
+
+    from fedexp.build import build
+    from fedexp.config import composed
+    from fedexp.data.digits import Digits
+
+    plain = Digits.load
+
+    def load(source):
+        loaded = plain(source)
+        by = {"owners": torch.arange(len(loaded.train)) % 7, "test_owners": torch.arange(len(loaded.test)) % 7}
+        return replace(loaded, **by)
+
+    monkeypatch.setattr(Digits, "load", load)
+    made = build(composed(["algo=fedavg", "partition=natural", "cohort.clients=7"]))
+    for client, own in enumerate(made.splits):
+        assert set(own.train % 7) == set(own.test % 7) == {client}
+    with pytest.raises(ConfigError, match=r"cohort.clients=8, but of 7 owners 7 .* between 1 and 7\."):
+        build(composed(["algo=fedavg", "partition=natural", "cohort.clients=8"]))
+    with pytest.raises(ConfigError, match=r"owners of 1438 training samples, but there are 1797"):
+        build(composed(["algo=fedavg", "partition=natural", "cohort.clients=7", "pool=all", "partition.test=holdout"]))
 
 
 @pytest.mark.parametrize(
