@@ -1,0 +1,165 @@
+"""Shows who owns what before anything is trained: ``python -m fedexp.data show data=… partition=…``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from textwrap import shorten
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+
+from fedexp.config import Config, composed
+from fedexp.errors import ConfigError, FedexpError
+from fedexp.partition.base import ClientSplit, Scene, digest
+from fedexp.partition.file import SUFFIXES, encode
+from fedexp.partition.picture import picture
+from fedexp.partition.summary import Summary, summarise, warnings
+from fedexp.rundir import write_atomically
+
+USAGE = """\
+python -m fedexp.data show [group=choice ...] [key=value ...] [png=FILE] [save=FILE]
+
+Says who owns which classes and how many samples, without training anything.
+  data=fmnist partition=dirichlet cohort.clients=100 partition.beta=0.1   any setting of a run
+  png=FILE    draws the class × client map
+  save=FILE   saves the partition as .json or .npz; partition=file partition.path=FILE uses it"""
+GROUPS_SHOWN = 8
+NAMED = 8
+LONGEST = 40  # letters of a setting in the title; groups of classes can be long
+
+
+def main(argv: Sequence[str]) -> int:
+    """Shows the partition that the arguments ask for; returns the exit code."""
+    console = Console(soft_wrap=True, highlight=False, markup=False)
+    if any(argument in ("-h", "--help") for argument in argv):
+        console.print(USAGE)
+        return 0
+    try:
+        _show(argv, console)
+    except FedexpError as error:
+        Console(stderr=True, soft_wrap=True, highlight=False, markup=False).print(f"{type(error).__name__}: {error}")
+        return 2 if isinstance(error, ConfigError) else 1
+    return 0
+
+
+def _show(argv: Sequence[str], console: Console) -> None:
+    files = {key: _file(argv, key, suffixes) for key, suffixes in (("png", (".png",)), ("save", SUFFIXES))}
+    config = composed(["algo=fedavg", *(a for a in argv if a.partition("=")[0] not in files)])  # no method matters here
+    from fedexp.build import build  # torch, which a misspelt setting need not wait for
+
+    made = build(config)
+    splits, data = made.splits, made.data
+    scene = Scene(data.train.y.numpy(), data.test.y.numpy(), data.spec.n_classes)
+    summary = summarise(splits, scene.targets, scene.n_classes)
+    title = _title(config)
+    console.print(title, style="bold")
+    for topic, fact in _facts(summary, splits):
+        console.print(f"  {topic:<10}{fact}")
+    for warning in warnings(summary):
+        console.print(f"note: {warning}", style="yellow")
+    if files["png"]:
+        _write(files["png"], picture(summary.counts, title))
+        console.print(f"picture   {files['png']}")
+    if files["save"]:
+        _write(files["save"], encode(splits, scene, files["save"].suffix, _origin(config)))
+        console.print(f"saved     {files['save']}")
+        console.print(
+            f"          partition=file partition.path={files['save']} partition.digest={digest(splits)[:16]} "
+            f"cohort.clients={len(splits)}"
+        )
+
+
+# ---------------------------------------------------------------- words
+def _title(config: Config) -> str:
+    choices = config["choices"]
+    settings = {k: v for k, v in config["partition"].items() if k not in ("_target_", "holdout", "seed")}
+    seed = config["seed"] if config["partition"]["seed"] is None else config["partition"]["seed"]
+    inside = ", ".join(f"{k}={shorten(str(v), LONGEST)}" for k, v in settings.items() if v is not None)
+    clients = f"{config['cohort']['clients']} clients"
+    return f"{choices['data']} · {choices['partition']} ({inside}) · {clients} · seed {seed}"
+
+
+def _facts(summary: Summary, splits: Sequence[ClientSplit]) -> Iterator[tuple[str, str]]:
+    owned = summary.counts > 0
+    n_clients, n_classes = owned.shape
+    having = summary.n_samples - summary.left_out
+    yield (
+        "coverage",
+        f"{having:,} of {summary.n_samples:,} samples ({having / summary.n_samples:.1%}) and "
+        f"{owned.any(axis=0).sum()} of {n_classes} classes have an owner",
+    )
+    yield "sizes", f"{_spread(summary.sizes)} training samples per client; {_spread(summary.n_test)} own test samples"
+    yield "classes", f"{_spread(owned.sum(axis=1))} per client; {_spread(summary.owners)} owners per class"
+    samples = f"{summary.shared:,} samples" if summary.shared else "no sample"
+    copies = f", clients hold {summary.copies:,} second copies" if summary.copies else ""
+    yield "overlap", f"{samples} with several owners{copies}; {_classes_in_common(owned)}"
+    yield "groups", f"{len(summary.groups)} different class sets among {n_clients} clients"
+    yield from (("", group) for group in _groups(summary))
+    yield "digest", digest(splits)
+
+
+def _classes_in_common(owned: np.ndarray[Any, np.dtype[np.bool_]]) -> str:
+    """How many classes two clients share on average, of those that either owns."""
+    n_clients = len(owned)
+    if n_clients < 2:
+        return "one client"
+    owns = owned.astype(np.float64)
+    both = owns @ owns.T
+    either = owns.sum(axis=1)[:, None] + owns.sum(axis=1) - both
+    pairs = np.triu_indices(n_clients, k=1)
+    mean, of = both[pairs].mean(), either[pairs].mean()
+    return f"two clients have {mean:.1f} of their {of:.1f} classes in common on average"
+
+
+def _groups(summary: Summary) -> Iterator[str]:
+    """The class sets that several clients have, largest group first."""
+    several = sorted(((who, own) for own, who in summary.groups.items() if len(who) > 1), key=lambda g: -len(g[0]))
+    for who, own in several[:GROUPS_SHOWN]:
+        classes = f"all {len(own)} classes" if len(own) == summary.counts.shape[1] else f"classes {_some(own)}"
+        yield f"{len(who)} clients with {classes}: {_some(who)}"
+    if len(several) > GROUPS_SHOWN:
+        yield f"and {len(several) - GROUPS_SHOWN} more groups of two clients or more"
+
+
+def _spread(values: np.ndarray[Any, np.dtype[np.int64]]) -> str:
+    low, high = int(values.min()), int(values.max())
+    return f"{low:,}" if low == high else f"{low:,} to {high:,} (mean {values.mean():,.1f})"
+
+
+def _some(items: Sequence[int]) -> str:
+    shown = ", ".join(map(str, items[:NAMED]))
+    return f"{shown} and {len(items) - NAMED} more" if len(items) > NAMED else shown
+
+
+def _origin(config: Config) -> dict[str, Any]:
+    partition = {k: v for k, v in config["partition"].items() if k != "_target_"}
+    return {
+        "data": config["choices"]["data"],
+        "pool": config["pool"],
+        "partition": {"name": config["choices"]["partition"], **partition},
+        "clients": config["cohort"]["clients"],
+        "seed": config["seed"],
+    }
+
+
+# ---------------------------------------------------------------- files
+def _file(argv: Sequence[str], key: str, suffixes: Sequence[str]) -> Path | None:
+    """Checks a file's name before the work, not after it."""
+    given = [a.partition("=")[2] for a in argv if a.startswith(f"{key}=")]
+    if not given:
+        return None
+    path = Path(given[-1])
+    if path.suffix not in suffixes:
+        raise ConfigError(f"{key}={path} has to end in {' or '.join(suffixes)}.")
+    if not path.parent.is_dir():
+        raise ConfigError(f"{key}={path}: there is no directory {path.parent}. Make it, or write elsewhere.")
+    return path
+
+
+def _write(path: Path, content: bytes) -> None:
+    try:
+        write_atomically(path, content)
+    except OSError as cause:
+        raise FedexpError(f"{path} cannot be written ({cause}). Write elsewhere.") from cause
