@@ -1,0 +1,110 @@
+"""Laws of reduction."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedexp.client import Result
+from fedexp.executor import in_order
+from fedexp.server import Mean, cohort_weights
+from fedexp.state import add, digest, scale, zeros_like
+from tests.laws.strategies import small, uploads
+
+
+def normal(weights: list[float]) -> list[float]:
+    return [w / sum(weights) for w in weights]
+
+
+positive = st.floats(0.01, 10, allow_nan=False)
+
+
+def reduced(how: str, trees, weights) -> dict[str, torch.Tensor]:
+    mean = Mean(how)
+    for tree, weight in zip(trees, weights, strict=True):
+        mean.feed(tree, weight)
+    return mean.result()
+
+
+def floats(tree):
+    return {k: v for k, v in tree.items() if v.is_floating_point()}
+
+
+@given(uploads(), st.data())
+@pytest.mark.parametrize("how", ["weighted", "uniform", "sum"])
+def test_the_order_of_arrival_does_not_matter(how, sent, data):
+    cohort = list(sent)
+    weights = dict(zip(cohort, normal([data.draw(positive) for _ in cohort]), strict=True))
+    arrival = data.draw(st.permutations(cohort))
+    results = (Result(c, {"u": sent[c]}, {}, {}, {}, None, None) for c in arrival)
+    ordered = list(in_order(cohort, results))
+    assert [r.client for r in ordered] == cohort
+    got = reduced(how, [r.uplink["u"] for r in ordered], [weights[r.client] for r in ordered])
+    expected = reduced(how, sent.values(), weights.values())
+    assert digest({"": got}) == digest({"": expected})
+
+
+@given(uploads(), st.data())
+@pytest.mark.parametrize("how", ["weighted", "uniform"])
+def test_a_mean_is_convex(how, sent, data):
+    weights = normal([data.draw(positive) for _ in sent])
+    mean = floats(reduced(how, sent.values(), weights))
+    for name, value in mean.items():
+        stacked = torch.stack([tree[name] for tree in sent.values()])
+        assert (value >= stacked.amin(0) - 1e-9).all()
+        assert (value <= stacked.amax(0) + 1e-9).all()
+
+
+@given(uploads(), small)
+def test_a_mean_of_equal_trees_is_that_tree_and_means_are_linear(sent, factor):
+    first = next(iter(sent.values()))
+    weights = normal([1.0 + i for i in range(len(sent))])
+    for how in ("weighted", "uniform"):
+        got = floats(reduced(how, [first] * len(sent), weights))
+        for name, value in got.items():
+            torch.testing.assert_close(value, first[name])
+        scaled = floats(reduced(how, [{**scale(floats(t), factor), "n": t["n"]} for t in sent.values()], weights))
+        plain = scale(floats(reduced(how, sent.values(), weights)), factor)
+        for name, value in scaled.items():
+            torch.testing.assert_close(value, plain[name], rtol=1e-9, atol=1e-9)
+
+
+@given(uploads())
+def test_the_sum_is_n_times_the_uniform_mean(sent):
+    weights = [0.3] * len(sent)  # of no consequence here
+    total, mean = (floats(reduced(how, sent.values(), weights)) for how in ("sum", "uniform"))
+    plain = zeros_like(total)
+    for tree in sent.values():
+        plain = add(plain, floats(tree))
+    for name, value in total.items():
+        torch.testing.assert_close(value, len(sent) * mean[name], rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(value, plain[name], rtol=1e-9, atol=1e-9)
+
+
+@given(uploads())
+@pytest.mark.parametrize("how", ["weighted", "uniform", "sum"])
+def test_counters_are_those_of_the_first(how, sent):
+    got = reduced(how, sent.values(), normal([1.0] * len(sent)))
+    assert got["n"].dtype == torch.int64
+    assert got["n"] == next(iter(sent.values()))["n"]
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 50), min_size=3, max_size=3).filter(any), min_size=1, max_size=12), st.data()
+)  # fmt: skip
+def test_weights_are_positive_and_sum_to_one(counts, data):
+    table = torch.tensor(counts, dtype=torch.float32)
+    cohort = data.draw(st.lists(st.sampled_from(range(len(counts))), min_size=1, unique=True))
+    algorithm = SimpleNamespace(facts=SimpleNamespace(counts=table), using=lambda _: [])
+    for weighting in ("uniform", "samples"):
+        weights = cohort_weights(algorithm, weighting, cohort)
+        assert list(weights) == cohort
+        assert sum(weights.values()) == pytest.approx(1, abs=1e-12)
+        assert all(w > 0 for w in weights.values())
+    one, other = cohort[0], cohort[-1]
+    ratio = sum(counts[one]) / sum(counts[other])
+    assert weights[one] == pytest.approx(ratio * weights[other])
