@@ -8,8 +8,9 @@ from functools import cache
 import hypothesis
 import pytest
 import torch
+import yaml
 
-from fedexp.config import Config, composed
+from fedexp.config import Config, composed, conf_dir
 from fedexp.rundir import RunDir
 
 SMALL = (
@@ -17,7 +18,7 @@ SMALL = (
     "model.hidden=[16,16]", "evaluate.all_clients=false", "loop=fabric",
 )  # fmt: skip
 
-hypothesis.settings.register_profile("fedexp", deadline=None, derandomize=True, database=None, max_examples=60)
+hypothesis.settings.register_profile("fedexp", deadline=None, derandomize=True, database=None, max_examples=40)
 hypothesis.settings.load_profile("fedexp")
 
 
@@ -39,9 +40,23 @@ def small(tmp_path):
 
 @pytest.fixture
 def configured(small):
-    """The configuration of a small run."""
+    """The configuration of a small run. Composing takes its time, so that only group choices go through Hydra."""
     out = small()[-1].partition("=")[2]
-    return lambda *more: {**copy.deepcopy(_composed(*SMALL, *more)), "out": out}
+
+    def configure(*more: str) -> Config:
+        pairs = [override.split("=", 1) for override in more]
+        groups = {key for key, _ in pairs if (conf_dir() / key).is_dir()}
+        config = copy.deepcopy(_composed(*SMALL, *(f"{k}={v}" for k, v in pairs if k in groups)))
+        for key, value in [("out", out), *(pair for pair in pairs if pair[0] not in groups)]:
+            *parents, last = key.split(".")
+            node = config
+            for parent in parents:
+                node = node[parent]
+            assert last in node, key
+            node[last] = yaml.safe_load(value)
+        return config
+
+    return configure
 
 
 @cache
