@@ -73,7 +73,7 @@ def requests(draw):
 
 # ---------------------------------------------------------------- laws
 @pytest.mark.parametrize("name", ALL)
-@settings(max_examples=15)
+@settings(max_examples=10)
 @given(request=requests())
 def test_a_partition_keeps_its_promises_and_the_seed_decides(name, request):
     targets, n_clients, n_classes, seed = request
@@ -119,7 +119,7 @@ def test_tests_are_not_trained_on_and_a_partition_with_copies_refuses_to_hold_ou
     assert len(np.unique(everything)) == len(everything)
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(
     total=st.integers(0, 500),
     weights=st.lists(st.floats(0, 10), min_size=1, max_size=9).filter(lambda w: sum(w) > 1e-3),
@@ -131,7 +131,7 @@ def test_apportioning_loses_nothing_and_stays_within_one_of_the_quota(total, wei
     assert np.all(np.abs(parts - total * w / w.sum()) < 1 + 1e-6)
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(total=st.integers(20, 90), shares=st.lists(st.integers(0, 3), min_size=1, max_size=6).filter(any))
 def test_equal_shares_are_those_of_array_split(total, shares):
     pieces = [len(piece) for piece in np.array_split(np.arange(total), sum(shares))]

@@ -67,7 +67,7 @@ def test_random_shards_have_fewer_classes(n_classes, per_client, distinct):
     assert all(np.all(table.sum(axis=1) == 500) for table in tables)
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(n_classes=st.integers(2, 12), n_clients=st.integers(2, 12), data=st.data())
 def test_block_shards_are_of_different_classes_even_when_they_do_not_divide(n_classes, n_clients, data):
     per_client = data.draw(st.integers(-(-n_classes // n_clients), n_classes))
