@@ -166,7 +166,10 @@ def _pool(loaded: Loaded, pool: str) -> Loaded:
     if pool == "train":
         return loaded
     train = Samples(torch.cat([loaded.train.x, loaded.test.x]), torch.cat([loaded.train.y, loaded.test.y]))
-    return replace(loaded, train=train)
+    owners = None
+    if loaded.owners is not None and loaded.test_owners is not None:
+        owners = torch.cat([loaded.owners, loaded.test_owners])
+    return replace(loaded, train=train, owners=owners, test_owners=None)
 
 
 def _deal(config: Config, loaded: Loaded) -> tuple[Loaded, list[ClientSplit]]:
@@ -183,8 +186,11 @@ def _deal(config: Config, loaded: Loaded) -> tuple[Loaded, list[ClientSplit]]:
         owners_test=None if loaded.test_owners is None else loaded.test_owners.numpy(),
     )
     if config["pool"] == "all":  # the global test set must not be among the clients' training samples
-        if partition.test != "holdout":
-            raise PartitionError("pool=all needs partition.test=holdout: its global test set is what clients hold out")
+        if any(s.test_from == "test" or not len(s.test) for s in splits):
+            raise PartitionError(
+                "pool=all needs clients that hold out samples of their own (partition.test=holdout): "
+                "they make up its global test set"
+            )
         held = np.sort(np.concatenate([s.test for s in splits]))
         loaded = replace(loaded, test=loaded.train.select(torch.from_numpy(held)))
     return loaded, splits

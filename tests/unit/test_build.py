@@ -28,7 +28,7 @@ def test_pool_all_deals_out_everything_and_tests_on_what_clients_hold_out(config
 
 
 def test_pool_all_refuses_a_partition_whose_tests_come_from_the_test_set(configured):
-    with pytest.raises(ConfigError, match=r"pool=all needs partition.test=holdout"):
+    with pytest.raises(ConfigError, match=r"pool=all needs clients that hold out"):
         build(configured("pool=all", "partition.test=mirror"))
 
 
