@@ -22,7 +22,8 @@ Config = dict[str, Any]
 
 # What does not change a run's numbers, and therefore not its identity either.
 IRRELEVANT = (
-    "out", "name", "plan", "force", "keep", "tracker", "data.root", "data.download", "every.checkpoint", "choices",
+    "out", "name", "plan", "force", "keep", "tracker", "data.root", "data.download", "data.cache",
+    "data.writers", "every.checkpoint", "choices",
 )  # fmt: skip
 
 
