@@ -1,0 +1,198 @@
+"""Runs that stop, are stopped, or are killed, and what the same command makes of them."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import signal
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+import fedexp
+from fedexp.client import ClientModule
+from fedexp.config import composed, run_path
+from fedexp.errors import CheckpointError, ClientError
+from fedexp.rundir import RunDir
+from fedexp.seeding import derive
+from fedexp.state import digest
+from tests.integration.processes import ran, started
+
+# State of every kind: a server slot, client slots, two phases. The default loop: a Lightning Trainer.
+RUN = (
+    "algo=scamap", "cohort.clients=6", "cohort.fraction=0.5", "rounds=7", "local.epochs=2", "local.batch_size=16",
+    "model.hidden=[16,16]", "every.checkpoint=2", "evaluate.protocol=fedgela", "evaluate.finetune_epochs=1",
+)  # fmt: skip
+SHORT = (*RUN, "rounds=4", "loop=fabric")
+
+
+def numbers(path: Path) -> dict[str, object]:
+    """All that two runs of the same command must have in common: everything but seconds."""
+    records = [{k: v for k, v in r.items() if k != "seconds"} for r in RunDir(path).records()]
+    result = RunDir(path).result()
+    return {
+        "records": records,
+        "result": {k: v for k, v in result.items() if k not in ("seconds", "path")},
+        **{f: (path / f).read_bytes() for f in ("clients.csv", "ledger.csv")},
+        "model": digest({"": load_file(path / "model.safetensors")}),
+    }
+
+
+def complete_rounds(path: Path) -> int:
+    metrics = path / "metrics.jsonl"
+    return metrics.read_text().count("\n") if metrics.exists() else 0
+
+
+def held_by(path: Path, pid: int) -> bool:
+    lock = path / ".lock"
+    return lock.exists() and lock.read_text() == f"process {pid}"
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory):
+    """The same commands, left alone."""
+    return {name: numbers(fedexp.run([*run, f"out={tmp_path_factory.mktemp(name)}"]).path)
+            for name, run in (("run", RUN), ("short", SHORT))}  # fmt: skip
+
+
+# ---------------------------------------------------------------- kill
+def test_killed_again_and_again_it_ends_as_if_never_killed(tmp_path, uninterrupted):
+    command = [*RUN, f"out={tmp_path}"]
+    path = run_path(composed(command))
+    rng = random.Random(derive(0, "kill"))  # noqa: S311
+    for number, rounds in enumerate((0, 2, 3, 5)):
+        with started(command, tmp_path / f"kill{number}") as running:
+            running.until(lambda pid=running.process.pid: held_by(path, pid))
+            running.until(lambda rounds=rounds: complete_rounds(path) >= rounds)
+            running.process.join(rng.uniform(0, 0.05))
+            running.signal(signal.SIGKILL)
+            assert running.wait().code == -signal.SIGKILL
+        assert RunDir(path).result() is None  # killed in time, else this shows nothing
+    last = ran(command, tmp_path / "last")
+    assert last.code == 0, last.err
+    assert re.search(r"continues after round [4-6] of 7", last.out)
+    assert numbers(path) == uninterrupted["run"]
+    assert not (path / "checkpoint").exists()
+    assert not [p for p in path.iterdir() if p.name.endswith(".tmp")]
+
+
+# ---------------------------------------------------------------- Ctrl-C
+def test_ctrl_c_keeps_every_complete_round(tmp_path, uninterrupted):
+    command = [*RUN, f"out={tmp_path}"]
+    path = run_path(composed(command))
+    with started(command, tmp_path / "first") as running:
+        running.until(lambda: complete_rounds(path) >= 3)
+        running.signal(signal.SIGINT)
+        done = running.wait()
+    assert done.code == 130
+    assert "Stopped. The same command continues from the last complete round." in done.out
+    assert "Traceback" not in done.out + done.err
+    kept = json.loads((path / "checkpoint" / "latest.json").read_text())["round"]
+    assert kept >= 3  # also where it is odd, and no checkpoint was due
+    again = ran(command, tmp_path / "second")
+    assert again.code == 0, again.err
+    assert f"continues after round {kept} of 7" in again.out
+    assert numbers(path) == uninterrupted["run"]
+
+
+# ---------------------------------------------------------------- a client fails
+def test_a_client_that_diverges_is_named(tmp_path):
+    command = [*SHORT, f"out={tmp_path}", "optim.lr=1e30"]
+    with pytest.raises(
+        ClientError, match=r"round 1, client \d, phase 'local': loss term 'ce' is not finite.*optim\.lr"
+    ):
+        fedexp.run(command)
+    path = run_path(composed(command))
+    assert RunDir(path).result() is None
+    assert complete_rounds(path) == 0
+    with pytest.raises(ClientError):  # and nothing stands in the way of another try
+        fedexp.run([*command, "force=true"])
+
+
+def diverge_in(monkeypatch, round_: int) -> None:
+    terms = ClientModule.terms
+
+    def planted(self):
+        return {k: float("nan") if self.frame.rng_path[0] == round_ - 1 else v for k, v in terms(self).items()}
+
+    monkeypatch.setattr(ClientModule, "terms", planted)
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_rounds_before_a_failure_are_kept(tmp_path, uninterrupted, force):
+    command = [*SHORT, f"out={tmp_path}"]
+    path = run_path(composed(command))
+    with pytest.MonkeyPatch.context() as patch:
+        diverge_in(patch, 4)
+        with pytest.raises(ClientError, match=r"round 4, client \d"):
+            fedexp.run(command)
+    assert [r["round"] for r in RunDir(path).records()] == [1, 2, 3]
+    assert {r["round"] for r in RunDir(path).rows("clients.csv")} == {"1", "2", "3"}
+    result = fedexp.run([*command, *(["force=true"] if force else [])])
+    assert result.status == "finished"
+    assert numbers(result.path) == uninterrupted["short"]
+
+
+# ---------------------------------------------------------------- finished
+def test_a_finished_run_is_not_run_again_but_with_force(tmp_path):
+    command = [*SHORT, f"out={tmp_path}", "rounds=2"]
+    first = fedexp.run(command)
+    stamps = {p.name: p.stat().st_mtime_ns for p in first.path.iterdir()}
+    again = fedexp.run(command)
+    assert (again.status, again.path, again.summary) == ("skipped", first.path, first.summary)
+    assert {p.name: p.stat().st_mtime_ns for p in first.path.iterdir()} == stamps
+    before = numbers(first.path)
+    forced = fedexp.run([*command, "force=true"])
+    assert forced.status == "finished"
+    assert numbers(first.path) == before
+    assert (first.path / "metrics.jsonl").stat().st_mtime_ns > stamps["metrics.jsonl"]
+
+
+def test_another_checkpoint_cadence_is_the_same_run(tmp_path):
+    command = [*SHORT, f"out={tmp_path}", "rounds=1"]
+    fedexp.run(command)
+    assert fedexp.run([*command, "every.checkpoint=5"]).status == "skipped"
+
+
+def test_keep_all_keeps_the_clients_slots(tmp_path):
+    command = [*SHORT, f"out={tmp_path}", "rounds=1", "keep=all"]
+    result = fedexp.run(command)
+    assert list((result.path / "checkpoint").glob("client-*.safetensors"))
+
+
+# ---------------------------------------------------------------- damage
+def stopped_at(command: list[str], round_: int) -> Path:
+    with pytest.MonkeyPatch.context() as patch:
+        diverge_in(patch, round_)
+        with pytest.raises(ClientError):
+            fedexp.run(command)
+    return run_path(composed(command))
+
+
+def test_a_damaged_checkpoint_is_refused_with_the_way_out(tmp_path):
+    command = [*SHORT, f"out={tmp_path}"]
+    path = stopped_at(command, 3)
+    (server,) = (path / "checkpoint").glob("server-*")
+    data = bytearray(server.read_bytes())
+    data[-1] ^= 1
+    server.write_bytes(data)
+    done = ran(command, tmp_path / "output")
+    assert done.code == 1
+    assert "CheckpointError" in done.err
+    assert str(server) in done.err
+    assert "force=true" in done.err
+    assert "Traceback" not in done.err
+    with pytest.raises(CheckpointError):
+        fedexp.run(command)
+    assert fedexp.run([*command, "force=true"]).status == "finished"
+
+
+def test_another_partition_under_the_same_name_is_refused(tmp_path, monkeypatch):
+    """The data on disk may have changed while the settings have not."""
+    command = [*SHORT, f"out={tmp_path}"]
+    stopped_at(command, 3)
+    monkeypatch.setattr("fedexp.plan.digest", lambda splits: "other")
+    with pytest.raises(CheckpointError, match="another version or plan"):
+        fedexp.run(command)
