@@ -93,7 +93,7 @@ class _Apps:
 
     motifs: Bytes  # [classes, MOTIFS, MOTIF]
     places: Labels  # [classes, MOTIFS]
-    palettes: Bytes  # [clients, PALETTE]
+    palettes: Bytes  # [clients, 2]: a client fills with i * first + second, modulo 256, for i below PALETTE
     length: int
 
     @classmethod
@@ -101,16 +101,17 @@ class _Apps:
         motifs = rng.integers(0, 256, (classes, MOTIFS, MOTIF), dtype=np.uint8)
         room = length // MOTIFS  # for each motif, so that none is written over another
         places = room * np.arange(MOTIFS) + rng.integers(0, room - MOTIF - JITTER + 1, (classes, MOTIFS))
-        palettes = rng.permuted(np.tile(np.arange(256, dtype=np.uint8), (clients, 1)), axis=1)[:, :PALETTE]
+        palettes = rng.integers(0, 256, (clients, 2), dtype=np.uint8)
+        palettes[:, 0] |= 1  # odd, so that the values are different
         return cls(motifs, places, palettes, length)
 
     def streams(self, owner: Labels, label: Labels, noise: float, rng: np.random.Generator) -> Bytes:
         shape = (len(label), self.length)
-        x: NDArray[np.uint8] = self.palettes[owner[:, None], rng.integers(0, PALETTE, shape, dtype=np.uint8)]
+        factor, first = self.palettes[owner].T[:, :, None]
+        x: NDArray[np.uint8] = rng.integers(0, PALETTE, shape, dtype=np.uint8) * factor + first
         rows = np.arange(len(label))[:, None]
         for m in range(MOTIFS):
             start = self.places[label, m] + rng.integers(0, JITTER + 1, len(label))
             x[rows, start[:, None] + np.arange(MOTIF)] = self.motifs[label, m]
-        replaced = rng.random(shape, dtype=np.float32) < noise
-        x[replaced] = rng.integers(0, 256, int(replaced.sum()), dtype=np.uint8)
-        return x
+        lost = rng.integers(0, 256, shape, dtype=np.uint8) < round(256 * noise)
+        return np.where(lost, rng.integers(0, 256, shape, dtype=np.uint8), x)
