@@ -56,8 +56,12 @@ class Command:
             assert time.monotonic() < deadline, "waited in vain"
             time.sleep(0.002)
 
+    def says(self, words: str) -> bool:
+        return words in self._text("out")
+
     def _text(self, name: str) -> str:
-        return (self._folder / name).read_text()
+        path = self._folder / name
+        return path.read_text() if path.exists() else ""
 
 
 @contextmanager

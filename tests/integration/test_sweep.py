@@ -1,0 +1,95 @@
+"""A multirun from the command line to its table."""
+
+from __future__ import annotations
+
+import csv
+import signal
+
+import pytest
+
+from tests.conftest import SMALL
+from tests.integration.processes import Done, ran, started
+
+
+@pytest.fixture
+def sweep(tmp_path):
+    arguments = ["-m", *SMALL, f"out={tmp_path / 'runs'}", "name=mine", "rounds=1"]
+    return lambda *more: ran([*arguments, *more], tmp_path / "output")
+
+
+def rows(tmp_path, pattern: str) -> list[dict[str, str]]:
+    (path,) = (tmp_path / "runs" / "mine").glob(pattern)
+    return list(csv.DictReader(path.open()))
+
+
+def outcome(done: Done) -> str:
+    return next(line for line in done.out.splitlines() if " jobs: " in line)
+
+
+def test_two_by_two(sweep, tmp_path):
+    done = sweep("algo=fedavg,map", "seed=0,1")
+    assert (done.code, done.err) == (0, "")
+    assert outcome(done) == "4 jobs: 4 finished"
+    jobs = rows(tmp_path, "sweep-*[0-9a-f].csv")
+    assert [(j["algo"], j["seed"], j["status"]) for j in jobs] == [
+        ("fedavg", "0", "finished"), ("fedavg", "1", "finished"), ("map", "0", "finished"), ("map", "1", "finished"),
+    ]  # fmt: skip
+    assert len({j["aggregation_last"] for j in jobs}) > 1
+    groups = rows(tmp_path, "sweep-*-groups.csv")
+    assert [(g["algo"], g["seeds"], g["aggregation_last_n"]) for g in groups] == [
+        ("fedavg", "2", "2"),
+        ("map", "2", "2"),
+    ]
+    mean = sum(float(j["aggregation_last"]) for j in jobs[:2]) / 2
+    assert float(groups[0]["aggregation_last_mean"]) == pytest.approx(mean)
+    assert "±" in done.out
+    runs = [p for p in (tmp_path / "runs" / "mine").iterdir() if p.is_dir()]
+    assert len(runs) == 4
+    assert all((p / "result.json").exists() for p in runs)
+
+    again = sweep("algo=fedavg,map", "seed=0,1,2")
+    assert again.code == 0
+    assert outcome(again) == "6 jobs: 2 finished, 4 skipped"
+
+
+def test_a_failed_job_is_shown_and_stops_no_other(sweep, tmp_path):
+    done = sweep("algo=fedrs", "algo.rs.alpha=2,0.5", "seed=0,1")
+    assert done.code == 1
+    assert outcome(done) == "4 jobs: 2 finished, 2 failed"
+    assert "job 0 failed: ConfigError: algo.rs.alpha must be between 0 and 1, not 2" in done.out
+    assert "algo.rs.alpha=2" in done.out.split("job 0 failed")[1].splitlines()[1]  # the command for another try
+    assert "Traceback" not in done.out + done.err
+    jobs = rows(tmp_path, "sweep-*[0-9a-f].csv")
+    assert [(j["algo.rs.alpha"], j["status"]) for j in jobs] == [
+        ("2", "failed"), ("2", "failed"), ("0.5", "finished"), ("0.5", "finished"),
+    ]  # fmt: skip
+    assert jobs[0]["error"].startswith("ConfigError: algo.rs.alpha")
+    again = sweep("algo=fedrs", "algo.rs.alpha=2,0.5", "seed=0,1")
+    assert again.code == 1
+    assert outcome(again) == "4 jobs: 2 skipped, 2 failed"
+
+
+def test_a_misspelt_value_stops_the_sweep_before_it_begins(sweep, tmp_path):
+    done = sweep("algo=fedavg,fedrz")
+    assert done.code == 2
+    assert "algo=fedrz: there is no such choice" in done.err
+    assert not (tmp_path / "runs").exists()
+
+
+def test_ctrl_c_stops_the_sweep_and_shows_what_is_done(tmp_path):
+    arguments = ["-m", *SMALL, f"out={tmp_path / 'runs'}", "name=mine", "rounds=1,100000"]
+    with started(arguments, tmp_path / "output") as running:
+        running.until(lambda: running.says("100000 rounds"))
+        running.signal(signal.SIGINT)
+        done = running.wait()
+    assert done.code == 130
+    assert outcome(done) == "1 jobs: 1 finished"
+    assert "Stopped. The same command runs what is missing." in done.out
+    assert "Traceback" not in done.out + done.err
+
+
+def test_plans_of_a_sweep_leave_no_table(sweep, tmp_path):
+    done = sweep("plan=true", "algo=fedavg,fedrs")
+    assert (done.code, done.err) == (0, "")
+    assert done.out.count("bytes per round") == 2
+    assert list((tmp_path / "runs").rglob("*.csv")) == []
