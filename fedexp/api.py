@@ -60,8 +60,7 @@ def run(overrides: Sequence[str] | Mapping[str, Any] = (), *, console: Console |
         console.print(f"{title(config)}: finished already; force=true runs it again.", highlight=False)
         summary(finished, console)
         return Result("skipped", rundir.path, finished)
-    with rundir:
-        return _run(config, rundir, choose(console), console)
+    return _run(config, rundir, choose(console), console)
 
 
 def _plan(config: Config, rundir: RunDir, console: Console) -> Result:
@@ -76,7 +75,14 @@ def _run(config: Config, rundir: RunDir, display: Display, console: Console) -> 
     started = time.perf_counter()
     from fedexp.build import build
 
-    experiment = build(config)
+    experiment = build(config)  # before the directory is made: what cannot be built leaves none
+    with rundir:
+        return _hold(experiment, rundir, display, console, started)
+
+
+def _hold(experiment: Any, rundir: RunDir, display: Display, console: Console, started: float) -> Result:
+    """Runs an experiment in a directory that no other process can write to meanwhile."""
+    config: Config = experiment.config
     engine = experiment.engine(rundir, display)
     if config["force"]:
         engine.checkpoint.clear()  # first: without its record, a checkpoint is of no use
