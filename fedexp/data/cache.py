@@ -116,6 +116,6 @@ def _opened(entry: Path) -> Loaded | None:
         }
         train, test = (Samples(tensors[f"{part}_x"], tensors[f"{part}_y"]) for part in ("train", "test"))
         spec = DataSpec(tuple(train.x.shape[1:]), about["n_classes"])
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, KeyError, EOFError):
         return None
     return Loaded(spec, train, test, None, tensors.get("owners"), tensors.get("test_owners"))

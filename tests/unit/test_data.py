@@ -1,35 +1,30 @@
-"""Sources, pixels and augmentations; the loaders read small files in torchvision's own formats."""
+"""Samples, pixels, augmentations, the bundled digits, and the yamls."""
 
 from __future__ import annotations
 
 import hashlib
 import os
 import pickle
-import socket
-import sys
-import threading
-import time
-import urllib.error
-import urllib.request
 from dataclasses import fields
+from functools import cache
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from hydra.utils import get_class
-from omegaconf import OmegaConf
-from torchvision.datasets import CIFAR10, MNIST
+from torchvision.transforms import functional as vision
 
-from fedexp.data import fetch, pixels
-from fedexp.data.augment import PADDING, Pipeline, crop, flip, pipeline
+from fedexp.build import make
+from fedexp.config import composed, run_id
+from fedexp.data import pixels
+from fedexp.data.augment import DEGREES, PADDING, STEPS, Pipeline, crop, flip, pipeline, reflect_crop, rotate, turned
+from fedexp.data.catalog import CATALOG
 from fedexp.data.digits import Digits
-from fedexp.data.layout import LAYOUTS
+from fedexp.data.listing import CACHE, ROOT
 from fedexp.data.pixels import normalised
 from fedexp.data.source import Samples
-from fedexp.data.vision import TorchvisionImages
-from fedexp.errors import ConfigError, DataError
+from fedexp.errors import ConfigError
 
 CONF = Path(__file__).parents[2] / "conf" / "data"
 CIFAR_MEAN, CIFAR_STD = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
@@ -93,6 +88,34 @@ def test_a_crop_is_one_of_the_81_shifts_and_black_outside():
     assert {i for i, _ in shifts} == {j for _, j in shifts} == set(range(9))
 
 
+def test_a_reflected_crop_is_one_of_the_81_shifts_and_mirrored_outside():
+    x = torch.randn(50, 3, 8, 8, generator=generator())
+    wide = F.pad(x, [PADDING] * 4, mode="reflect")
+    shifts = set()
+    for image, padded in zip(reflect_crop(x, (0.0,) * 3, generator()), wide, strict=True):
+        found = [(i, j) for i in range(9) for j in range(9) if torch.equal(image, padded[:, i : i + 8, j : j + 8])]
+        assert found
+        shifts.update(found)
+    assert len(shifts) > 30
+
+
+def test_turning_is_what_torchvision_does_image_by_image():
+    x = torch.randn(16, 3, 32, 32, generator=generator())
+    degrees = torch.linspace(-DEGREES, DEGREES, 16)
+    black = (-1.0, 0.5, 2.0)
+    expected = [vision.rotate(image, float(d), fill=list(black)) for image, d in zip(x, degrees, strict=True)]
+    torch.testing.assert_close(turned(x, black, degrees), torch.stack(expected))
+
+
+def test_rotations_stay_within_fifteen_degrees_and_use_both_directions(monkeypatch):
+    seen = []
+    monkeypatch.setattr("fedexp.data.augment.turned", lambda x, black, degrees: seen.append(degrees) or x)
+    rotate(torch.zeros(500, 1, 2, 2), (0.0,), generator())
+    assert seen[0].abs().max() <= DEGREES
+    assert seen[0].min() < -14
+    assert seen[0].max() > 14
+
+
 def test_the_border_of_a_crop_is_a_black_pixel_after_normalisation():
     stored = torch.full((64, 3, 8, 8), 255, dtype=torch.uint8)
     white = normalised(stored, white=255.0, size=None, mean=CIFAR_MEAN, std=CIFAR_STD)
@@ -109,6 +132,18 @@ def test_a_flip_mirrors_half_of_the_images_left_to_right():
     same, mirrored = ((a == b).flatten(1).all(dim=1) for a, b in ((out, x), (out, x.flip(-1))))
     assert torch.all(same ^ mirrored)
     assert 160 < int(mirrored.sum()) < 240
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_every_step_is_seeded_and_leaves_its_input_alone(name):
+    x = torch.randn(32, 3, 16, 16, generator=generator())
+    before = x.clone()
+    augment = pipeline([name], CIFAR_MEAN, CIFAR_STD)
+    one, two, other = augment(x, generator(1)), augment(x, generator(1)), augment(x, generator(2))
+    assert torch.equal(one, two)
+    assert not torch.equal(one, other)
+    assert torch.equal(x, before)
+    assert one.shape == x.shape
 
 
 def test_augmenting_is_seeded_in_order_and_leaves_its_input_alone():
@@ -130,7 +165,7 @@ def test_a_pipeline_is_a_value_that_travels():
 
 
 def test_an_unknown_step_is_answered_with_the_nearest():
-    with pytest.raises(ConfigError, match=r"data.augment is 'flipp', which is none of crop, flip. .*'flip'\?"):
+    with pytest.raises(ConfigError, match=r"data.augment is 'flipp', which is none of crop, flip, .*'flip'\?"):
         pipeline(["crop", "flipp"], (0.5,), (0.5,))
 
 
@@ -164,244 +199,92 @@ def test_digits_grow(size):
     torch.testing.assert_close(large.test.x, expected, atol=1e-4, rtol=1e-4)
 
 
-# ---------------------------------------------------------------- files in torchvision's formats
-def write_idx(path: Path, values: np.ndarray) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    header = bytes([0, 0, 8, values.ndim]) + b"".join(n.to_bytes(4, "big") for n in values.shape)
-    path.write_bytes(header + values.astype(np.uint8).tobytes())
-
-
-@pytest.fixture
-def mnist(tmp_path):
-    """Twelve training and five test images."""
-    rng = np.random.default_rng(0)
-    stored = {}
-    for name, n in (("train", 12), ("t10k", 5)):
-        stored[name] = rng.integers(0, 256, (n, 28, 28), dtype=np.uint8), rng.integers(0, 10, n)
-        write_idx(tmp_path / "MNIST" / "raw" / f"{name}-images-idx3-ubyte", stored[name][0])
-        write_idx(tmp_path / "MNIST" / "raw" / f"{name}-labels-idx1-ubyte", stored[name][1])
-    return tmp_path, stored
-
-
-@pytest.fixture
-def cifar(tmp_path, monkeypatch):
-    """Three images in each of the six batches; the md5 table that torchvision checks is that of these files."""
-    folder, rng = tmp_path / "cifar-10-batches-py", np.random.default_rng(0)
-    folder.mkdir()
-    stored = {}
-
-    def write(name: str, content: dict) -> list[str]:
-        stored[name] = content
-        (folder / name).write_bytes(pickle.dumps(content))
-        return [name, hashlib.md5((folder / name).read_bytes(), usedforsecurity=False).hexdigest()]
-
-    def batch(name: str) -> list[str]:
-        data = rng.integers(0, 256, (3, 3072), dtype=np.uint8)
-        return write(name, {"data": data, "labels": rng.integers(0, 10, 3).tolist()})
-
-    monkeypatch.setattr(CIFAR10, "train_list", [batch(f"data_batch_{i}") for i in range(1, 6)])
-    monkeypatch.setattr(CIFAR10, "test_list", [batch("test_batch")])
-    meta = write("batches.meta", {"label_names": [f"class {i}" for i in range(10)]})
-    monkeypatch.setattr(CIFAR10, "meta", {"filename": meta[0], "key": "label_names", "md5": meta[1]})
-    return tmp_path, stored
-
-
-def images(dataset: str, root: Path, **changes) -> TorchvisionImages:
-    channels = 3 if dataset == "CIFAR10" else 1
-    given = {"size": None, "mean": (0.5,) * channels, "std": (0.5,) * channels, "augment": (), "download": False}
-    return TorchvisionImages(**{"dataset": dataset, "root": str(root), **given, **changes})
-
-
-def test_mnist_files_are_read(mnist):
-    root, stored = mnist
-    loaded = images("MNIST", root).load()
-    assert (loaded.spec.shape, loaded.spec.n_classes, loaded.augment) == ((1, 28, 28), 10, None)
-    for samples, (data, labels) in ((loaded.train, stored["train"]), (loaded.test, stored["t10k"])):
-        torch.testing.assert_close(samples.x[:, 0], torch.from_numpy(data) / 255 * 2 - 1)
-        assert samples.y.tolist() == labels.tolist()
-        assert samples.y.dtype == torch.int64
-
-
-def test_cifar_files_are_read_channel_by_channel(cifar):
-    root, stored = cifar
-    loaded = images("CIFAR10", root, augment=("crop", "flip")).load()
-    assert (loaded.spec.shape, loaded.spec.n_classes, len(loaded.train), len(loaded.test)) == ((3, 32, 32), 10, 15, 3)
-    first = torch.from_numpy(stored["data_batch_2"]["data"][0]).view(3, 32, 32) / 255 * 2 - 1
-    torch.testing.assert_close(loaded.train.x[3], first)
-    assert loaded.test.y.tolist() == stored["test_batch"]["labels"]
-    assert loaded.augment is not None
-
-
-def test_images_are_resized_and_home_is_understood(mnist, monkeypatch):
-    monkeypatch.setenv("HOME", str(mnist[0]))
-    loaded = images("MNIST", Path("~"), size=32).load()
-    assert loaded.train.x.shape == (12, 1, 32, 32)
-    assert loaded.spec.shape == (1, 32, 32)
-
-
-def test_an_unknown_data_set_is_answered_with_the_nearest(tmp_path):
-    with pytest.raises(ConfigError, match=r"data.dataset is 'FashonMNIST'.*Did you mean 'FashionMNIST'\?"):
-        images("FashonMNIST", tmp_path).load()
-
-
-# ---------------------------------------------------------------- what is missing or broken
-def test_missing_files_are_named_with_the_ways_to_get_them(mnist):
-    root, _ = mnist
-    (root / "MNIST" / "raw" / "t10k-labels-idx1-ubyte").unlink()
-    with pytest.raises(DataError) as caught:
-        images("MNIST", root).load()
-    message = str(caught.value)
-    assert f"MNIST is not complete in {root}: 1 of 4 files are missing (MNIST/raw/t10k-labels-idx1-ubyte)" in message
-    for way in (
-        "data.root=<folder>",
-        "FEDEXP_DATA=<folder>",
-        "data.download=true",
-        *MNIST.mirrors,
-        "data.download=false",
-    ):
-        assert way in message
-
-
-def no_names(*args, **kwargs):
-    raise socket.gaierror(-2, "Name or service not known")
-
-
-@pytest.mark.parametrize("dataset", ["CIFAR10", "MNIST", "FashionMNIST"])
-def test_without_a_network_a_download_is_given_up_soon(tmp_path, monkeypatch, capfd, dataset):
-    monkeypatch.setattr(socket, "getaddrinfo", no_names)
-    begin = time.perf_counter()
-    with pytest.raises(DataError, match=r"files are missing .*here: tried, but none of its \d address\(es\) answered"):
-        images(dataset, tmp_path, download=True).load()
-    assert time.perf_counter() - begin < 3
-    assert capfd.readouterr() == ("", "")
-
-
-def test_a_silent_network_is_given_up_in_time(monkeypatch):
-    release = threading.Event()
-
-    def silence(*args, **kwargs):
-        release.wait(20)
-        raise TimeoutError
-
-    monkeypatch.setattr(urllib.request, "urlopen", silence)
-    begin = time.perf_counter()
-    assert not fetch.answers("http://example.invalid/", seconds=0.2)
-    assert time.perf_counter() - begin < 2
-    release.set()
-
-
-def test_a_host_that_refuses_is_a_host_that_answers(monkeypatch):
-    def refuse(*args, **kwargs):
-        raise urllib.error.HTTPError("http://example.invalid/", 403, "Forbidden", None, None)
-
-    monkeypatch.setattr(urllib.request, "urlopen", refuse)
-    assert fetch.answers("http://example.invalid/")
-
-
-def test_a_download_that_breaks_off_is_reported_quietly(tmp_path, monkeypatch, capfd):
-    monkeypatch.setattr(fetch, "answers", lambda url: True)
-    monkeypatch.setattr(socket, "getaddrinfo", no_names)
-    limit = socket.getdefaulttimeout()
-    with pytest.raises(DataError, match="here: tried, but failed with RuntimeError: Error downloading train-images"):
-        images("MNIST", tmp_path, download=True).load()
-    assert capfd.readouterr() == ("", "")
-    assert socket.getdefaulttimeout() == limit
-
-
-def test_what_a_download_prints_is_not_shown(mnist, monkeypatch, capsys):
-    root, _ = mnist
-    lost = root / "MNIST" / "raw" / "t10k-labels-idx1-ubyte"
-    content = lost.read_bytes()
-    lost.unlink()
-    layout = LAYOUTS["MNIST"](MNIST, root)
-
-    def download():
-        print("100%", file=sys.stderr)  # noqa: T201 - as torchvision does
-        print("Extracting")  # noqa: T201
-        lost.write_bytes(content)
-
-    monkeypatch.setattr(fetch, "answers", lambda url: True)
-    fetch.obtain("MNIST", root, layout, download=download)
-    assert lost.exists()
-    assert capsys.readouterr() == ("", "")
-
-
-def test_archives_that_are_there_are_unpacked_without_a_network(mnist, monkeypatch):
-    import gzip
-
-    root, _ = mnist
-    resources = []
-    for path in sorted((root / "MNIST" / "raw").iterdir()):
-        archive = path.with_name(path.name + ".gz")
-        archive.write_bytes(gzip.compress(path.read_bytes()))
-        path.unlink()
-        resources.append((archive.name, hashlib.md5(archive.read_bytes(), usedforsecurity=False).hexdigest()))
-    monkeypatch.setattr(MNIST, "resources", resources)
-    monkeypatch.setattr(socket, "getaddrinfo", no_names)
-    assert len(images("MNIST", root, download=True).load().train) == 12
-
-
-@pytest.mark.parametrize(
-    ("damage", "fault"),
-    [
-        (
-            lambda raw: raw[:-100],
-            r"train-images-idx3-ubyte holds 9,324 bytes, but its header \[12, 28, 28\] promises 9,424",
-        ),
-        (lambda raw: raw + b"x", "holds 9,425 bytes"),
-        (lambda raw: b"<html>", r"train-images-idx3-ubyte \(6 bytes\) does not begin like an idx file"),
-        (lambda raw: b"", r"\(0 bytes\) does not begin"),
-    ],
-)
-def test_a_damaged_idx_file_is_named(mnist, damage, fault):
-    path = mnist[0] / "MNIST" / "raw" / "train-images-idx3-ubyte"
-    path.write_bytes(damage(path.read_bytes()))
-    with pytest.raises(DataError, match=rf"MNIST in .* cannot be read: .*{fault}.*Delete what is named"):
-        images("MNIST", mnist[0]).load()
-
-
-def test_a_damaged_cifar_batch_is_named_with_its_md5(cifar):
-    path = cifar[0] / "cifar-10-batches-py" / "data_batch_3"
-    path.write_bytes(path.read_bytes()[:-1])
-    published = CIFAR10.train_list[2][1]
-    with pytest.raises(
-        DataError, match=rf"data_batch_3 \([\d,]+ bytes\) has md5 \w+, not the published {published}"
-    ) as caught:
-        images("CIFAR10", cifar[0]).load()
-    assert "data_batch_2" not in str(caught.value)
-
-
-def test_images_without_labels_are_refused(mnist):
-    write_idx(mnist[0] / "MNIST" / "raw" / "train-labels-idx1-ubyte", np.arange(11) % 10)
-    with pytest.raises(DataError, match="12 images and 11 labels from 0 to 9; 10 classes were expected"):
-        images("MNIST", mnist[0]).load()
-
-
 # ---------------------------------------------------------------- the yamls
-def settings(path):
-    """A data set's settings; some files also name the data set's usual network."""
-    config = OmegaConf.to_container(OmegaConf.load(path), resolve=True)
-    return config.get("data", config)
+NAMES = sorted(path.stem for path in CONF.glob("*.yaml"))
+PAPERS = ("fedmr", "fedgela", "fedrema")
 
 
-@pytest.mark.parametrize("path", sorted(CONF.glob("*.yaml")), ids=lambda p: p.stem)
-def test_each_yaml_lists_every_field(path, monkeypatch):
-    monkeypatch.delenv("FEDEXP_DATA", raising=False)
-    config = settings(path)
+@cache
+def chosen(name):
+    """What a name stands for where the environment says nothing."""
+    with pytest.MonkeyPatch.context() as patch:
+        for variable in ("FEDEXP_DATA", "FEDEXP_CACHE"):
+            patch.delenv(variable, raising=False)
+        return composed(["algo=fedavg", f"data={name}"])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_yaml_gives_every_field(name):
+    config = dict(chosen(name)["data"])
     kind = get_class(config.pop("_target_"))
     assert set(config) == {field.name for field in fields(kind)}
     kind(**config)
-    assert config.get("root", "~/.cache/fedexp/data") == "~/.cache/fedexp/data"
+    assert config.get("root", ROOT) == ROOT
+    assert config.get("cache", CACHE) == CACHE
+
+
+def test_every_data_set_has_a_yaml_and_every_yaml_a_data_set():
+    assert {name for name in NAMES if not name.endswith(PAPERS)} == set(CATALOG)
+    assert {name.rpartition("_")[0] for name in NAMES if name.endswith(PAPERS)} <= set(CATALOG)
+
+
+def test_folders_come_from_the_environment(monkeypatch):
+    monkeypatch.setenv("FEDEXP_DATA", "/a")
+    monkeypatch.setenv("FEDEXP_CACHE", "/b")
+    config = composed(["algo=fedavg", "data=cifar100"])["data"]
+    assert (config["root"], config["cache"]) == ("/a", "/b")
+
+
+def test_where_files_and_caches_are_does_not_change_a_run():
+    one = chosen("mnist")
+    assert one["data"]["cache"] is not None
+    moved = {**one["data"], "cache": None, "root": "/elsewhere", "writers": "/there", "download": False}
+    assert run_id(one) == run_id({**one, "data": moved})
+    assert run_id(one) != run_id({**one, "data": {**moved, "size": 28}})
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "std", "augment"),
+    [
+        ("cifar10", None, 0.2023, ["crop", "flip"]),
+        ("cifar10_fedmr", None, 0.2470, ["reflect_crop", "flip"]),
+        ("cifar10_fedgela", None, 0.2470, []),
+        ("cifar10_fedrema", None, 0.5, []),
+        ("cifar100", None, 0.2023, ["crop", "flip"]),
+        ("cifar100_fedmr", None, 0.2673, ["crop", "flip", "rotate"]),
+        ("cifar100_fedgela", None, 0.2673, ["crop", "flip", "rotate"]),
+        ("fmnist", 32, 0.5, []),
+        ("fmnist_fedmr", 28, 1.0, []),
+        ("fmnist_fedgela", 28, 1.0, []),
+        ("fmnist_fedrema", 28, 0.5, []),
+        ("mnist_fedrema", 28, 0.5, []),
+        ("svhn", None, 0.1980, []),
+    ],
+)
+def test_the_papers_pipelines_are_choices(name, size, std, augment):
+    config = chosen(name)["data"]
+    assert (config["size"], config["std"][0], config["augment"]) == (size, std, augment)
+    assert pipeline(config["augment"], config["mean"], config["std"]) is None or augment
+
+
+@pytest.mark.parametrize("name", ["cifar10", "cifar10_fedmr", "femnist", "ustc_tfc2016"])
+def test_a_data_sets_network_is_its_usual_one_unless_another_is_asked_for(name):
+    usual = chosen(name)["choices"]["model"]
+    assert usual == {"femnist": "fecnn", "ustc_tfc2016": "sacnn_standin"}.get(name, "tfcnn")
+    assert composed(["algo=fedavg", f"data={name}", "model=mlpnet"])["choices"]["model"] == "mlpnet"
 
 
 @pytest.mark.slow
 @pytest.mark.skipif("FEDEXP_DATA" not in os.environ, reason="FEDEXP_DATA names no folder with the real data sets")
-@pytest.mark.parametrize(
-    ("name", "shape", "n_train"),
-    [("cifar10", (3, 32, 32), 50_000), ("mnist", (1, 32, 32), 60_000), ("fmnist", (1, 32, 32), 60_000)],
-)
-def test_the_real_data_sets_load(name, shape, n_train):
-    config = settings(CONF / f"{name}.yaml")
-    loaded = get_class(config.pop("_target_"))(**(config | {"download": False})).load()
-    assert (loaded.spec.shape, len(loaded.train), len(loaded.test)) == (shape, n_train, 10_000)
-    assert len(loaded.train.y.unique()) == loaded.spec.n_classes == 10
+@pytest.mark.parametrize("name", [n for n in CATALOG if CATALOG[n].places])
+def test_the_real_data_sets_load(name, tmp_path):
+    if CATALOG[name].find(Path(os.environ["FEDEXP_DATA"])) is None:
+        pytest.skip(f"{name} is not in FEDEXP_DATA")
+    config = chosen(name)["data"] | {"root": os.environ["FEDEXP_DATA"], "cache": str(tmp_path)}
+    first, again = make(config).load(), make(config).load()
+    assert again.spec.n_classes == CATALOG[name].classes
+    n_train, n_test = CATALOG[name].samples
+    assert not n_train or (len(again.train), len(again.test)) == (n_train, n_test)
+    for one, two in ((first.train, again.train), (first.test, again.test)):
+        assert torch.equal(one.x, two.x)
+        assert torch.equal(one.y, two.y)
