@@ -26,7 +26,8 @@ def efficientnet_b0(
         ImageNet's weights, as the FLamby benchmark does; here training starts from nothing.
 
     Args:
-        shape: Channels, height and width.
+        shape: Channels, height and width. Up to 32×32 the last stages see single pixels, and batch normalisation blows
+            up for clients with a single sample.
         n_classes: The number of logits.
         hidden: Width of a linear layer behind the pooling; null: none, and 1,280 features.
         dropout: Share of the pooled values dropped.

@@ -1,0 +1,226 @@
+"""Every network of conf/model through two rounds of the algorithms of conf/algo; both are found by glob.
+
+Small networks meet every algorithm. Large ones meet, with an eighth of their channels, a choice of algorithms that
+touches every seam; and one algorithm as they are. The clients are the awkward ones: a single sample, a single class,
+and a single sample to be tested on.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from functools import cache, lru_cache
+
+import numpy as np
+import pytest
+import torch
+from omegaconf import OmegaConf
+from torch import nn
+
+from fedexp.algorithm import Algorithm
+from fedexp.build import make
+from fedexp.client import Job, Local, Result
+from fedexp.config import choices_of, composed, conf_dir
+from fedexp.contexts import Facts
+from fedexp.data.federated import FederatedData
+from fedexp.data.source import DataSpec, Samples
+from fedexp.errors import ConfigError, PlanError
+from fedexp.loops import FabricLoop, TrainerLoop
+from fedexp.models.split import SplitModel
+from fedexp.network import layout_of, tensors
+from fedexp.optim import Sgd
+from fedexp.partition.base import ClientSplit
+from fedexp.seeding import seeded
+from fedexp.server import advance, cohort_weights
+from fedexp.state import ServerState, Tree, digest, snapshot
+from fedexp.worker import Worker
+
+CLASSES = 4
+LABELS = ((0, 1, 2, 0), (1,), (3, 3))  # what each client trains on, in one batch
+SHAPES = ((1, 8, 8), (1, 16, 16), (1, 32, 32), (12,), (1, 32))  # the first that a network takes is its input
+LARGER = {"efficientnet_b0": (3, 40, 40)}  # below, its last maps are single pixels: nothing to normalise one sample by
+LARGE = 800_000  # parameters
+CHOICE = ("map", "scaffold", "fedmr", "fedgela", "fedrema", "ditto")
+
+
+# ---------------------------------------------------------------- networks and data
+@dataclass(frozen=True)
+class Subject:
+    """A network with its data and what is known of them before the first round."""
+
+    net: SplitModel
+    data: FederatedData
+    facts: Facts
+
+    def worker(self, algo: str, loop: type[FabricLoop | TrainerLoop] = FabricLoop) -> Worker:
+        algorithm = Algorithm.compile(components(algo), self.facts)
+        return Worker(self.net, self.data, algorithm, loop(), Sgd(lr=0.01), Local(epochs=1, batch_size=4, clip=10.0))
+
+
+@cache
+def components(algo):
+    return {key: make(node) for key, node in composed([f"algo={algo}"])["algo"].items()}
+
+
+@cache
+def facts_of(name):
+    """The network's settings, the shape of its samples, and its size; nothing is computed."""
+    config = OmegaConf.to_container(OmegaConf.load(conf_dir() / "model" / f"{name}.yaml"))
+    for shape in (LARGER[name],) if name in LARGER else SHAPES:
+        try:
+            with torch.device("meta"):
+                net = make(config)(shape, CLASSES)
+        except ConfigError:
+            continue
+        return config, shape, sum(p.numel() for p in net.parameters())
+    raise AssertionError(f"model={name} takes none of {SHAPES}")
+
+
+def narrow(config):
+    """The same layers with few channels."""
+    less = {"widths": lambda widths: [max(w // 8, 4) for w in widths], "widen": lambda _: 1}
+    return {key: less[key](value) if key in less else value for key, value in config.items()}
+
+
+def samples(shape, labels):
+    y = torch.tensor(labels)
+    rng = torch.Generator().manual_seed(len(labels))
+    size = (len(y), *shape)
+    if len(shape) == 1:  # text
+        return Samples(torch.randint(CLASSES, size, generator=rng), y)
+    return Samples(torch.randn(size, generator=rng), y)
+
+
+def federated(shape):
+    """Each client's training samples, then one more of its first class to be tested on."""
+    labels = [label for own in LABELS for label in (*own, own[0])]
+    ends = np.cumsum([len(own) + 1 for own in LABELS])
+    splits = [
+        ClientSplit(np.arange(end - len(own) - 1, end - 1), np.array([end - 1]), "train")
+        for own, end in zip(LABELS, ends, strict=True)
+    ]
+    test = samples(shape, list(range(CLASSES)))
+    return FederatedData(DataSpec(shape, CLASSES), samples(shape, labels), test, splits)
+
+
+@lru_cache(maxsize=1)  # the largest have 150 MB
+def subject(name, *, whole=False):
+    config, shape, size = facts_of(name)
+    with seeded(0, "network"):
+        net = make(config if whole or size < LARGE else narrow(config))(shape, CLASSES)
+    data = federated(shape)
+    facts = Facts(
+        seed=0, rounds=2, fraction=1.0, n_clients=len(LABELS), n_classes=CLASSES, feature_dim=net.feature_dim,
+        layout=layout_of(net), counts=data.counts, initial=snapshot(tensors(net)),
+    )  # fmt: skip
+    return Subject(net, data, facts)
+
+
+NAMES = choices_of("model")
+LARGE_ONES = [name for name in NAMES if facts_of(name)[2] >= LARGE]
+PAIRS = [(name, algo) for name in NAMES for algo in (CHOICE if name in LARGE_ONES else choices_of("algo"))]
+
+
+# ---------------------------------------------------------------- rounds
+@pytest.mark.parametrize(("name", "algo"), PAIRS)
+def test_a_network_goes_through_two_rounds(name, algo):
+    if reason := impossible(subject(name).net, algo):
+        with pytest.raises(PlanError, match=reason):
+            subject(name).worker(algo)
+        return
+    worker = subject(name).worker(algo)
+    state, results = a_round(worker, [1] if name in LARGE_ONES else [0, 1])
+    # what the first leaves behind (a teacher, prototypes, peers, control variates) acts in the second
+    again = worker.work(Job(1, 1, worker.algorithm.downlink(state, 1), results[1].private))
+    check_upload(worker.algorithm, again, rounds=2)
+
+
+@pytest.mark.parametrize("name", LARGE_ONES)
+def test_a_large_network_goes_through_a_round_as_it_is(name):
+    a_round(subject(name, whole=True).worker("map"), [2])
+
+
+def a_round(worker: Worker, cohort: list[int]) -> tuple[ServerState, dict[int, Result]]:
+    """The first round of a run, checked."""
+    algorithm = worker.algorithm
+    state = algorithm.fresh_state()
+    results = {c: worker.work(Job(0, c, algorithm.downlink(state, c), {})) for c in cohort}
+    for result in results.values():
+        check_upload(algorithm, result)
+    weights = cohort_weights(algorithm, "samples", cohort)
+    after = advance(algorithm, state, weights, ((c, r.uplink) for c, r in results.items()), worker.classify)
+    check_statistics(algorithm, after.model, [r.uplink["model"] for r in results.values()], list(weights.values()))
+    assert worker.test_server(after).n == CLASSES
+    return after, results
+
+
+def impossible(net: SplitModel, algo: str) -> str:
+    """Why an algorithm cannot have this network, as its message has to say; empty if it can."""
+    if "etf" in components(algo) and net.feature_dim < CLASSES:
+        return "wider last hidden layer"
+    if "rows" in components(algo) and not isinstance(net.classifier, nn.Linear):
+        return "classifier of one linear layer"
+    return ""
+
+
+def check_upload(algorithm: Algorithm, result: Result, rounds: int = 1) -> None:
+    """All that travels is there, each part of it has moved, and batches were counted in whole numbers."""
+    layout, initial, model = algorithm.facts.layout, algorithm.facts.initial, result.uplink["model"]
+    assert result.before.n == result.after.n == 1
+    assert set(model) == {*layout.shared, *layout.statistics}
+    for part in ("features", "classifier"):
+        mine = [n for n in layout.shared if n in layout.parts[part]]
+        assert not mine or any(not torch.equal(model[n], initial[n]) for n in mine), f"the {part} did not learn"
+    counters = [model[n] for n in layout.statistics if n.endswith("num_batches_tracked")]
+    assert all(c.dtype == torch.int64 and c == rounds * batches(algorithm) for c in counters)
+
+
+def batches(algorithm: Algorithm) -> int:
+    """How many batches the features see in training mode until the upload: one in each phase that trains them."""
+    path = deque[str]()
+    for phase in algorithm.phases:
+        if phase.start != "previous":
+            path.clear()
+        path.append(phase.train)
+        if phase.uploads:
+            break
+    return sum(part in ("all", "features") for part in path)
+
+
+def check_statistics(algorithm: Algorithm, model: Tree, uploads: list[Tree], weights: list[float]) -> None:
+    """Running statistics are the clients' weighted mean; counters stay whole."""
+    for name in algorithm.facts.layout.statistics:
+        if name.endswith("num_batches_tracked"):
+            assert model[name].dtype == torch.int64
+            continue
+        mean = sum(w * u[name] for w, u in zip(weights, uploads, strict=True))
+        torch.testing.assert_close(model[name], mean)
+        assert not torch.equal(model[name], algorithm.facts.initial[name])
+
+
+# ---------------------------------------------------------------- chance, loops, second models
+@pytest.mark.parametrize("name", NAMES)
+def test_forward_and_dropout_repeat_bit_for_bit(name):
+    worker = subject(name).worker("fedavg")
+    job = Job(0, 2, worker.algorithm.downlink(worker.algorithm.fresh_state(), 2), {})
+    assert digest(worker.work(job).uplink) == digest(worker.work(job).uplink)
+
+
+@pytest.mark.parametrize("name", ["resnet20", "charlstm"])
+def test_the_trainer_gives_the_same_bits(name):
+    first, second = (
+        digest(a_round(subject(name).worker("fedrema_af", loop), [0, 1])[1][1].uplink)
+        for loop in (FabricLoop, TrainerLoop)
+    )
+    assert first == second
+
+
+def test_a_second_model_has_statistics_of_its_own():
+    worker = subject("resnet20").worker("ditto")
+    state, results = a_round(worker, [0, 1])
+    second = worker.work(Job(1, 1, worker.algorithm.downlink(state, 1), results[1].private))
+    for rounds, result in ((1, results[1]), (2, second)):
+        model = result.private["ditto.model"]
+        assert {int(v) for n, v in model.items() if n.endswith("num_batches_tracked")} == {rounds}
+    means = [n for n in model if n.endswith("running_mean")]
+    assert all(not torch.equal(model[n], second.uplink["model"][n]) for n in means)
