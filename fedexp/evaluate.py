@@ -20,7 +20,8 @@ from fedexp.models.split import SplitModel
 from fedexp.network import load
 from fedexp.state import Tree
 
-BATCH = 1000
+BATCH = 1000  # samples, of small images
+BATCH_NUMBERS = BATCH * 3 * 32 * 32  # of larger ones so many that a batch has as many numbers
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,8 @@ class Tester:
         load(self._net, weights)
         self._net.eval()
         with torch.no_grad():
-            for x, y in zip(torch.split(samples.x, BATCH), torch.split(samples.y, BATCH), strict=True):
+            size = max(min(BATCH, BATCH_NUMBERS // max(samples.x[:1].numel(), 1)), 1)
+            for x, y in zip(torch.split(samples.x, size), torch.split(samples.y, size), strict=True):
                 yield self._net.features(x), y
 
     def _predict(

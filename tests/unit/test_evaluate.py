@@ -159,3 +159,21 @@ def test_worst_decile(accuracy, worst):
 
 def test_per_class_pools_counts():
     assert per_class([made((1, 0, 0), (2, 0, 4)), made((2, 0, 0), (2, 0, 1))]) == [0.75, None, 0.0]
+
+
+@pytest.mark.parametrize(("side", "largest"), [(8, 1000), (32, 1000), (224, 20)])
+def test_large_images_are_tested_in_small_batches(side, largest):
+    class Seen(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.sizes = []
+
+        def forward(self, x):
+            self.sizes.append(len(x))
+            return x.flatten(1)[:, :2]
+
+    net = SplitModel(Seen(), nn.Identity(), 2)
+    tester = Examiner(net, identity()[1])
+    x = torch.zeros(1, 3, side, side).expand(2 * largest + 1, 3, side, side)
+    assert sum(len(h) for h, _ in tester.embed({}, Samples(x, torch.zeros(len(x), dtype=torch.int64)))) == len(x)
+    assert net.features.sizes == [largest, largest, 1]
