@@ -10,7 +10,12 @@ from fedexp.models.split import SplitModel
 
 
 def mlpnet(
-    shape: tuple[int, ...], n_classes: int, *, hidden: Sequence[int] = (512, 512), bias: bool = False
+    shape: tuple[int, ...],
+    n_classes: int,
+    *,
+    hidden: Sequence[int] = (512, 512),
+    final_relu: bool = True,
+    bias: bool = False,
 ) -> SplitModel:
     """The perceptron of Li et al., MAP, arXiv 2404.09232, section 5.2.1: two hidden layers of 512, ReLU after each.
 
@@ -23,10 +28,13 @@ def mlpnet(
         shape: The shape of a sample; flattened, so any will do.
         n_classes: The number of logits.
         hidden: Widths of the hidden layers; the last is the feature dimension.
+        final_relu: Whether a ReLU follows the last; a fixed frame as classifier (FedGELA) wants none.
         bias: Whether the classifier has one.
     """
     widths = [math.prod(shape), *hidden]
     layers: list[nn.Module] = [nn.Flatten()]
     for before, after in pairwise(widths):
         layers += [nn.Linear(before, after), nn.ReLU()]
+    if not final_relu:
+        layers.pop()
     return SplitModel(nn.Sequential(*layers), nn.Linear(widths[-1], n_classes, bias=bias), widths[-1])

@@ -182,3 +182,9 @@ def test_stages_must_agree():
 
     with pytest.raises(ConfigError, match=r"model.convs=\[1, 1\] and model.widths=\[8, 16, 32\] differ in length"):
         vgg(COLOUR32, 10, convs=(1, 1), widths=(8, 16, 32))
+
+
+def test_mlpnet_without_its_last_relu_has_features_of_both_signs():
+    x = torch.randn(64, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    assert mlpnet((1, 8, 8), 10).features(x).min() >= 0
+    assert mlpnet((1, 8, 8), 10, final_relu=False).features(x).min() < 0
