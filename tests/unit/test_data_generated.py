@@ -97,7 +97,7 @@ def test_with_the_centroid_of_the_missing_class_directions_are_those_of_all_data
         assert degrees_between(without[client], everything)[list(pair)].min() > 25
         assert degrees_between(having[client], everything).max() < 6
     assert degrees_between(torch.stack(without).mean(dim=0), everything)[1:].min() > 8
-    assert degrees_between(torch.stack(having).mean(dim=0), everything).max() < 1
+    assert degrees_between(torch.stack(having).mean(dim=0), everything).max() < 1.5
 
 
 # ---------------------------------------------------------------- synthetic images
