@@ -49,11 +49,11 @@ def _old(lines: list[str]) -> Iterator[tuple[str, str, str]]:
 
 
 def _alone(lines: list[str]) -> Iterator[tuple[str, str, str]]:
-    """Editions with the speaker's name on a line of its own; a title of the table of contents begins a play."""
+    """Editions with the speaker's name on a line of its own, after an empty one; titles are those of the contents."""
     titles = {line.strip() for line in lines[:200] if line.startswith("    ") and line.strip()}
-    play, role = "", ""
+    play, role, before = "", "", ""
     for line in lines:
-        match = ALONE.match(line)
+        match = None if before.strip() else ALONE.match(line)
         if line in titles:
             play, role = line, ""
         elif match and (match.group(2) == ":" or match.group(1).isupper()):
@@ -62,3 +62,4 @@ def _alone(lines: list[str]) -> Iterator[tuple[str, str, str]]:
             role = ""
         elif role and not line.startswith(" ["):
             yield play, role, line.strip()
+        before = line
