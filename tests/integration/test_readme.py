@@ -25,7 +25,7 @@ def commands() -> list[str]:
     blocks = re.findall(r"```bash\n(.*?)```", README, re.DOTALL)
     table = re.findall(r"`(python -m fedexp[^`]*)`", README)
     lines = [line for block in blocks for line in block.splitlines()]
-    return [c for c in dict.fromkeys([*lines, *table]) if c.startswith("python -m fedexp")]
+    return [c for c in dict.fromkeys([*lines, *table]) if re.match(r"python -m fedexp( |$)", c)]
 
 
 def test_readme_shows_the_commands_we_know():
@@ -52,6 +52,22 @@ def test_command_of_the_readme(command, tmp_path):
         return
     assert done.returncode == 0, done.stderr
     assert "Warning" not in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("command", ["list", "show partition=dirichlet png=map.png"])
+def test_data_command_of_the_readme(command, tmp_path):
+    assert f"python -m fedexp.data {command}" in README
+    done = run([sys.executable, "-m", "fedexp.data", *command.split()], tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "digits" in done.stdout
+    assert (tmp_path / "map.png").exists() == ("png" in command)
+
+
+def test_fetch_of_the_readme_says_what_to_do_without_a_network(tmp_path):
+    assert "python -m fedexp.data fetch fmnist" in README  # fetching itself is tested with a package of our own
+    done = run([sys.executable, "-m", "fedexp.data", "fetch", "fminst"], tmp_path)
+    assert done.returncode != 0
+    assert "fmnist" in done.stderr
 
 
 def test_python_example_of_the_readme(tmp_path):
