@@ -83,7 +83,7 @@ def test_ctrl_c_keeps_every_complete_round(tmp_path, uninterrupted):
     command = [*RUN, f"out={tmp_path}"]
     path = run_path(composed(command))
     with started(command, tmp_path / "first") as running:
-        running.until(lambda: complete_rounds(path) >= 3)
+        running.until(lambda: complete_rounds(path) >= 4)  # the last of them may just be being closed
         running.signal(signal.SIGINT)
         done = running.wait()
     assert done.code == 130
@@ -130,6 +130,7 @@ def test_rounds_before_a_failure_are_kept(tmp_path, uninterrupted, force):
             fedexp.run(command)
     assert [r["round"] for r in RunDir(path).records()] == [1, 2, 3]
     assert {r["round"] for r in RunDir(path).rows("clients.csv")} == {"1", "2", "3"}
+    assert json.loads((path / "checkpoint" / "latest.json").read_text())["round"] == 3  # though none was due
     result = fedexp.run([*command, *(["force=true"] if force else [])])
     assert result.status == "finished"
     assert numbers(result.path) == uninterrupted["short"]
@@ -148,6 +149,19 @@ def test_a_finished_run_is_not_run_again_but_with_force(tmp_path):
     assert forced.status == "finished"
     assert numbers(first.path) == before
     assert (first.path / "metrics.jsonl").stat().st_mtime_ns > stamps["metrics.jsonl"]
+
+
+def test_a_forced_run_that_stops_is_not_taken_for_finished(tmp_path):
+    command = [*SHORT, f"out={tmp_path}", "rounds=2"]
+    first = fedexp.run(command)
+    with pytest.MonkeyPatch.context() as patch:
+        diverge_in(patch, 2)
+        with pytest.raises(ClientError):
+            fedexp.run([*command, "force=true"])
+    assert RunDir(first.path).result() is None
+    again = fedexp.run(command)
+    assert again.status == "finished"
+    assert again.summary["digests"] == first.summary["digests"]
 
 
 def test_another_checkpoint_cadence_is_the_same_run(tmp_path):

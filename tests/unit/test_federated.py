@@ -94,12 +94,12 @@ def test_augmentation_is_seeded_per_step():
     noisy = data(noise).batches(0, size=4, begin=0, end=6, seed=1)
     offsets = [(a - b).flatten() for (a, _), (b, _) in zip(noisy, plain, strict=True)]
     assert all(((o > 0) & (o < 1)).all() for o in offsets)
-    assert not torch.equal(offsets[0], offsets[1])  # another step, other noise
+    assert not torch.allclose(offsets[0], offsets[1], atol=1e-3)  # another step, other noise
     late = data(noise).batches(0, size=4, begin=4, end=6, seed=1)
     for (x, _), (y, _) in zip(late, list(noisy)[4:], strict=True):
         assert torch.equal(x, y)  # whoever begins in the middle sees the same
     other = data(noise).batches(0, size=4, begin=0, end=1, seed=2)
-    assert not torch.equal(next(iter(other))[0] % 1, next(iter(noisy))[0] % 1)
+    assert not torch.allclose(next(iter(other))[0] % 1, next(iter(noisy))[0] % 1, atol=1e-3)
 
 
 def test_augmentation_does_not_touch_the_data():

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import pytest
 import torch
 from torch import nn
@@ -147,8 +150,19 @@ def test_each_tree_is_loaded_once_until_the_next_fresh(monkeypatch):
     assert len(spares._copies) == 2
 
 
-def test_a_dead_trees_id_is_not_mistaken_for_another():
+class Watched(dict):
+    """A tree that can be watched from afar."""
+
+
+def test_a_tree_is_held_as_long_as_its_id_stands_for_it():
     net = tiny_net()
     forward_of = Spares(net).fresh()
-    outs = {forward_of(other(net, seed))(X)[1].sum().item() for seed in range(20)}
-    assert len(outs) == 20
+    tree = Watched(other(net, 1))
+    alive = weakref.ref(tree)
+    forward_of(tree)
+    del tree
+    gc.collect()
+    assert alive() is not None  # else another tree could get its id, and its logits
+    del forward_of
+    gc.collect()
+    assert alive() is None

@@ -109,22 +109,20 @@ def test_cut_drops_half_written_lines_at_every_byte(tmp_path):
     """A process may die after any number of bytes; the complete rounds before it must survive and the file go on."""
     whole = RunDir(tmp_path / "whole")
     whole.path.mkdir()
-    fill(whole, 2)
+    fill(whole, 12)
     csv, metrics = ((whole.path / f).read_bytes() for f in ("clients.csv", "metrics.jsonl"))
-    first = csv.index(b"2,3,")  # where round 2 begins
+    broken = RunDir(tmp_path / "broken")
+    broken.path.mkdir()
+    first = csv.index(b"12,3,")  # where the last round begins; its first byte alone looks like another round
     for end in range(first, len(csv)):
-        broken = RunDir(tmp_path / f"csv{end}")
-        broken.path.mkdir()
         (broken.path / "clients.csv").write_bytes(csv[:end])
-        broken.cut(1)
+        broken.cut(11)
         assert (broken.path / "clients.csv").read_bytes() == csv[:first]
-    first = metrics.index(b"\n") + 1
+    first = metrics.index(b'{"round": 12')
     for end in range(first, len(metrics)):
-        broken = RunDir(tmp_path / f"jsonl{end}")
-        broken.path.mkdir()
         (broken.path / "metrics.jsonl").write_bytes(metrics[:end])
-        broken.cut(1)
-        assert broken.records() == [{"round": 1, "accuracy": 0.1}]
+        broken.cut(11)
+        assert (broken.path / "metrics.jsonl").read_bytes() == metrics[:first]
 
 
 def test_a_half_written_header_is_written_again(rundir):
