@@ -51,10 +51,11 @@ class TrainerLoop:
         """Runs one phase."""
         self._trainer.fit_loop.max_epochs = self._trainer.current_epoch + 1
         module.train()
+        ctrl_c = signal.getsignal(signal.SIGINT)
         try:
             self._trainer.fit(module, train_dataloaders=batches)
         except SystemExit as stop:  # how a Trainer answers Ctrl-C, with further ones switched off
-            signal.signal(signal.SIGINT, signal.default_int_handler)
+            signal.signal(signal.SIGINT, ctrl_c)
             raise KeyboardInterrupt from stop
         module.to(self.device)  # a finished fit leaves its module on the CPU
 

@@ -1,7 +1,6 @@
 """Every network of conf/model through two rounds of the algorithms of conf/algo; both are found by glob.
 
-Small networks meet every algorithm. Large ones meet, with an eighth of their channels, a choice of algorithms that
-touches every seam; and one algorithm as they are. The clients are the awkward ones: a single sample, a single class,
+Every network meets every algorithm; large ones with an eighth of their channels, and one algorithm as they are. The clients are the awkward ones: a single sample, a single class,
 and a single sample to be tested on.
 """
 
@@ -40,7 +39,6 @@ LABELS = ((0, 1, 2, 0), (1,), (3, 3))  # what each client trains on, in one batc
 SHAPES = ((1, 8, 8), (1, 16, 16), (1, 32, 32), (12,), (1, 32))  # the first that a network takes is its input
 LARGER = {"efficientnet_b0": (3, 40, 40)}  # below, its last maps are single pixels: nothing to normalise one sample by
 LARGE = 800_000  # parameters
-CHOICE = ("map", "scaffold", "fedmr", "fedgela", "fedrema", "ditto")
 
 
 # ---------------------------------------------------------------- networks and data
@@ -118,7 +116,7 @@ def subject(name, *, whole=False):
 
 NAMES = choices_of("model")
 LARGE_ONES = [name for name in NAMES if facts_of(name)[2] >= LARGE]
-PAIRS = [(name, algo) for name in NAMES for algo in (CHOICE if name in LARGE_ONES else choices_of("algo"))]
+PAIRS = [(name, algo) for name in NAMES for algo in choices_of("algo")]
 
 
 # ---------------------------------------------------------------- rounds
