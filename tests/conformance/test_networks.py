@@ -1,7 +1,7 @@
 """Every network of conf/model through two rounds of the algorithms of conf/algo; both are found by glob.
 
-Every network meets every algorithm; large ones with an eighth of their channels, and one algorithm as they are. The clients are the awkward ones: a single sample, a single class,
-and a single sample to be tested on.
+Every network meets every algorithm; large ones with an eighth of their channels, and one algorithm as they are.
+The clients are the awkward ones: a single sample, a single class, and a single sample to be tested on.
 """
 
 from __future__ import annotations
