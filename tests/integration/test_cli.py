@@ -123,7 +123,7 @@ def test_check_explains(arguments, message):
     ("arguments", "seed"),
     [
         ([], 0), (["seed=3"], 3), (["-m", "seed=4,5"], 4), (["--multirun", "seed=range(2,9)"], 2),
-        (["-m", "algo=glob(fedr*)", "seed=7"], 7), (["-m", "algo.rs.alpha=interval(0,1)"], 0),
+        (["-m", "algo=glob(fedrs*)", "seed=7"], 7), (["-m", "algo.rs.alpha=interval(0,1)"], 0),
         (["sweep=seeds", "rounds=1,2"], 0), (["-m", "~algo.hpm", "model.hidden=[8],[16,16]", "++seed=6,7"], 6),
     ],
 )  # fmt: skip

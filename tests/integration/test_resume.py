@@ -62,11 +62,11 @@ def test_killed_again_and_again_it_ends_as_if_never_killed(tmp_path, uninterrupt
     command = [*RUN, f"out={tmp_path}"]
     path = run_path(composed(command))
     rng = random.Random(derive(0, "kill"))  # noqa: S311
-    for number, rounds in enumerate((0, 2, 3, 5)):
+    for number, rounds in enumerate((0, 2, 3, 4)):
         with started(command, tmp_path / f"kill{number}") as running:
             running.until(lambda pid=running.process.pid: held_by(path, pid))
             running.until(lambda rounds=rounds: complete_rounds(path) >= rounds)
-            running.process.join(rng.uniform(0, 0.05))
+            running.process.join(rng.uniform(0, 0.02))
             running.signal(signal.SIGKILL)
             assert running.wait().code == -signal.SIGKILL
         assert RunDir(path).result() is None  # killed in time, else this shows nothing
