@@ -72,7 +72,7 @@ def test_killed_again_and_again_it_ends_as_if_never_killed(tmp_path, uninterrupt
         assert RunDir(path).result() is None  # killed in time, else this shows nothing
     last = ran(command, tmp_path / "last")
     assert last.code == 0, last.err
-    assert re.search(r"continues after round [4-6] of 7", last.out)
+    assert re.search(r"continues after round [2-6] of 7", last.out)  # what was written last need not be whole
     assert numbers(path) == uninterrupted["run"]
     assert not (path / "checkpoint").exists()
     assert not [p for p in path.iterdir() if p.name.endswith(".tmp")]
