@@ -74,6 +74,11 @@ class Entry:
         """Returns what the first place lacks."""
         return [root / pattern for pattern in self.places[0] if not _matches(root, pattern)]
 
+    def alternatives(self) -> list[str]:
+        """Returns every place in a few words: its first file, and how many more belong to it."""
+        more = [f" and {len(place) - 1} more" if len(place) > 1 else "" for place in self.places]
+        return [f"{place[0]}{rest}" for place, rest in zip(self.places, more, strict=True)]
+
 
 def _matches(root: Path, pattern: str) -> list[Path]:
     path = root / pattern

@@ -48,7 +48,7 @@ def obtain(name: str, root: Path, *, download: bool) -> tuple[Path, ...]:
 
 
 def install(name: str, root: Path, way: Way) -> tuple[Path, ...]:
-    """Gets a data set's files in the given way, verifies them and moves them below the root, one whole file at a time.
+    """Gets a data set's files in the given way, verifies them and moves them below the root, in whole files or folders.
 
     A progress bar is shown where the standard error stream is a terminal.
     """
@@ -64,18 +64,25 @@ def install(name: str, root: Path, way: Way) -> tuple[Path, ...]:
         if files is None:
             raise DataError(f"{name} lacks {', '.join(str(p.relative_to(new)) for p in entry.missing(new))}")
         verify(name, files)
-        for path in [p for p in new.rglob("*") if p.is_file()]:
-            target = root / path.relative_to(new)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            path.replace(target)
+        for path in new.iterdir():
+            _move(path, root / path.name)
     return entry.find(root) or ()
+
+
+def _move(source: Path, target: Path) -> None:
+    """Moves a file or a folder in one step; a folder that is there already is filled."""
+    if source.is_dir() and target.is_dir():
+        for path in source.iterdir():
+            _move(path, target / path.name)
+    else:
+        source.replace(target)
 
 
 def advice(name: str, root: Path, reason: str, *, tried: bool = False) -> str:
     """What is missing, and every way to get it but the one that was just tried."""
     entry = CATALOG[name]
     missing = ", ".join(str(path) for path in entry.missing(root))
-    others = f" (nor is {' or '.join(', '.join(p) for p in entry.places[1:])})" if len(entry.places) > 1 else ""
+    others = f" (nor {', nor '.join(entry.alternatives()[1:])})" if len(entry.places) > 1 else ""
     ways = [
         "name a folder that holds it in this layout, with data.root=<folder> or the environment variable FEDEXP_DATA"
     ]

@@ -90,13 +90,6 @@ def _where(name: str, entry: Entry, root: Path) -> list[str]:
             else ", ".join(map(str, parents))
         )
         return [f"in {shown}" + (f" ({megabytes(held)})" if held else "")]
-    looked = [f"not there: {_short(place)}" for place in entry.places]
+    looked = [f"not there: {place}" for place in entry.alternatives()]
     ways = [f"→ python -m fedexp.data fetch {name}"] if entry.downloads or entry.package else []
     return [*looked, *ways, *([f"→ {entry.how}"] if entry.how else [])]
-
-
-def _short(place: Sequence[str]) -> str:
-    """A group of files in one line: the folder, and one of them."""
-    parent, _, first = place[0].rpartition("/")
-    more = f" and {len(place) - 1} more" if len(place) > 1 else ""
-    return f"{parent + '/' if parent else ''}{first}{more}"
