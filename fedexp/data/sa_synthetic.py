@@ -15,7 +15,8 @@ from fedexp.seeding import numpy_rng
 
 MOTIFS, MOTIF = 6, 16  # byte strings that give an app away, and their length
 JITTER = 8  # positions by which a motif may move
-PALETTE = 64  # byte values that fill a client's streams
+PALETTE = 64  # byte values that a client scatters over its streams
+FILLED = 0.4  # share of the bytes between the motifs that are not zero
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +28,8 @@ class SaSynthetic:
     owner is a client: ``partition=natural cohort.clients=89 partition.test=holdout``.
 
     Deviations: Nothing else of that data is known, so what is measured here says nothing about it. An app is a few byte
-        strings near places of its own; what lies between is drawn from byte values that a client has for itself.
+        strings near places of its own; what lies between is mostly zero, the rest is drawn from byte values that a
+        client has for itself.
 
     Args:
         clients: Number of clients.
@@ -109,6 +111,7 @@ class _Apps:
         shape = (len(label), self.length)
         factor, first = self.palettes[owner].T[:, :, None]
         x: NDArray[np.uint8] = rng.integers(0, PALETTE, shape, dtype=np.uint8) * factor + first
+        x[rng.integers(0, 256, shape, dtype=np.uint8) >= round(256 * FILLED)] = 0
         rows = np.arange(len(label))[:, None]
         for m in range(MOTIFS):
             start = self.places[label, m] + rng.integers(0, JITTER + 1, len(label))
