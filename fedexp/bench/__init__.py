@@ -1,0 +1,1 @@
+"""The benchmark: fedexp against a loop written by hand that takes the same steps. ``python -m fedexp.bench --help``."""

@@ -1,0 +1,105 @@
+"""``python -m fedexp.bench``."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from fedexp.bench import usage
+from fedexp.bench.speed import VARIANTS, usual
+from fedexp.bench.workload import WORKLOADS
+from fedexp.config import choices_of
+from fedexp.errors import ConfigError, FedexpError
+from fedexp.schema import nearest
+
+EPILOG = "\n".join(["workloads:", *(f"  {name}  {w.title}" for name, w in WORKLOADS.items())])
+COMMANDS = ("speed", "algos", "startup", "scale")
+METHODS = ["map", "scaffold", "fedmr", "fedgela", "fedrema"]
+WIDE = 160  # columns where there is no terminal to ask
+
+
+def main(argv: Sequence[str]) -> int:
+    """Measures what is asked for; returns the exit code."""
+    command, rest = (argv[0], list(argv[1:])) if argv and argv[0] in COMMANDS else ("speed", list(argv))
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=WIDE)
+    try:
+        if command == "scale":
+            return _scale(rest)
+        asked = _parser(command).parse_args(rest)
+        usage.demand_linux()
+        found = _measure(command, asked, console)
+    except FedexpError as error:
+        Console(stderr=True, soft_wrap=True, markup=False, highlight=False).print(f"{type(error).__name__}: {error}")
+        return 2 if isinstance(error, ConfigError) else 1
+    if asked.json is not None:
+        from fedexp.bench import report
+
+        report.write(asked.json, {command: found})
+    return 0
+
+
+def _parser(command: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m fedexp.bench", epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter,
+        usage="%(prog)s [speed|algos|startup|scale] [name ...] [options]",
+        description="Times fedexp in turns with a raw loop that takes the same steps (speed, the default), methods in "
+        "turns with FedAvg (algos), or the way from the command to the first round (startup).",
+    )  # fmt: skip
+    parser.add_argument("names", nargs="*", metavar="name", help="workloads (below); of algos, methods too")
+    parser.add_argument("--rounds", type=_positive, default=10, help="rounds that count, of each (default: 10)")
+    parser.add_argument("--warmup", type=_positive, default=2, help="rounds before them (default: 2)")
+    parser.add_argument("--json", type=Path, help="write all figures to this file")
+    if command == "speed":
+        have = ", ".join(usual())
+        parser.add_argument("--variants", nargs="+", default=usual(), help=f"loop/executor (default: {have})")
+    return parser
+
+
+def _measure(command: str, asked: argparse.Namespace, console: Console) -> Any:
+    if command == "algos":
+        from fedexp.bench import algos
+
+        names = [n for n in asked.names if n in WORKLOADS] or ["W1", "W2"]
+        methods = _known([n for n in asked.names if n not in WORKLOADS] or METHODS, [*choices_of("algo"), *WORKLOADS])
+        return algos.measure(names, methods, rounds=asked.rounds, warmup=asked.warmup, console=console)
+    if command == "startup":
+        from fedexp.bench import startup
+
+        return startup.measure(_known(asked.names or ["W1"], list(WORKLOADS)), rounds=asked.rounds, console=console)
+    from fedexp.bench import speed
+
+    names = _known(asked.names or ["W1", "W2", "W3"], list(WORKLOADS))
+    variants = _known(asked.variants, list(VARIANTS))
+    return speed.measure(names, variants, rounds=asked.rounds, warmup=asked.warmup, console=console)
+
+
+def _scale(rest: Sequence[str]) -> int:
+    if importlib.util.find_spec("fedexp.bench.scale") is None:
+        raise ConfigError(f"scale is not part of this version. Known: {', '.join(COMMANDS[:-1])}.")
+    scale = importlib.import_module("fedexp.bench.scale")
+    return int(scale.main(rest) or 0)
+
+
+def _known(asked: Sequence[str], words: Sequence[str]) -> list[str]:
+    if unknown := [a for a in asked if a not in words]:
+        raise ConfigError(f"{unknown[0]} is nothing that can be measured. {nearest(unknown[0], words)}")
+    return list(asked)
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text} is less than 1")
+    return value
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,235 @@
+"""The raw limit: the same rounds as a loop written by hand, with nothing but torch.
+
+Resident tensors, batches by permutation, a fused optimizer, one network per process whose weights are overwritten for
+each client, sums in shared memory, clients and test batches taken from a common counter. No record, no file, no check.
+"""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from multiprocessing.sharedctypes import Synchronized
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import safetensors.torch
+import torch
+import torch.multiprocessing as mp
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fedexp.bench.workload import Workload
+from fedexp.optim import OptimizerFactory
+from fedexp.sampler import UniformSampler
+
+if TYPE_CHECKING:
+    from fedexp.build import Experiment
+
+TEST_BATCH = 500
+Order = Callable[[int, int], Iterable[Tensor]]  # from round and client to the rows of each batch
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One way to use the machine."""
+
+    processes: int
+    threads: int
+    channels_last: bool = False
+
+    def __str__(self) -> str:
+        layout = ", channels_last" if self.channels_last else ""
+        return f"{self.processes} × {self.threads} thread{'s' * (self.threads > 1)}{layout}"
+
+
+@dataclass(frozen=True)
+class Task:
+    """The samples, who owns which, and the network at its start."""
+
+    x: Tensor
+    y: Tensor
+    test_x: Tensor
+    test_y: Tensor
+    rows: Tensor  # [clients, samples]
+    net: nn.Module
+    optimizer: OptimizerFactory
+
+    def save(self, folder: Path) -> None:
+        """Writes it where the raw loop's process finds it."""
+        tensors = {k: v.contiguous() for k, v in vars(self).items() if isinstance(v, Tensor)}
+        safetensors.torch.save_file(tensors, folder / "task.safetensors")
+        (folder / "parts.pickle").write_bytes(pickle.dumps((self.net, self.optimizer)))
+
+    @classmethod
+    def load(cls, folder: Path) -> Task:
+        """Reads what ``save`` wrote."""
+        net, optimizer = pickle.loads((folder / "parts.pickle").read_bytes())  # noqa: S301 - our own bytes
+        return cls(**safetensors.torch.load_file(folder / "task.safetensors"), net=net, optimizer=optimizer)
+
+    @classmethod
+    def of(cls, experiment: Experiment) -> Task:
+        """What a run of fedexp is made of, so that both sides have the same."""
+        from fedexp.build import make  # not above: this process must not carry Lightning
+
+        data, rows = experiment.data, [torch.from_numpy(s.train) for s in experiment.splits]
+        optimizer = make(experiment.config["optim"])
+        return cls(data.train.x, data.train.y, data.test.x, data.test.y, torch.stack(rows), experiment.net, optimizer)
+
+
+class Shuffle:
+    """A new permutation of a client's rows for every epoch."""
+
+    def __init__(self, rows: Tensor, epochs: int, size: int) -> None:
+        self._rows, self._epochs, self._size = rows, epochs, size
+
+    def __call__(self, round_: int, client: int) -> Iterator[Tensor]:  # noqa: ARG002
+        """The batches of one client's round."""
+        own = self._rows[client]
+        for _ in range(self._epochs):
+            yield from torch.split(own[torch.randperm(len(own))], self._size)
+
+
+class Hand:
+    """What one process does: train clients, test slices."""
+
+    def __init__(self, task: Task, order: Order, *, channels_last: bool) -> None:
+        if next(task.net.buffers(), None) is not None:
+            raise ValueError("the raw loop averages parameters only; a network with buffers needs more")
+        self._task, self._order = task, order
+        self._format = torch.channels_last if channels_last else torch.contiguous_format
+        self._net = copy.deepcopy(task.net)
+        if channels_last:
+            self._net.to(memory_format=torch.channels_last)
+        self._weights = list(self._net.parameters())
+        self._optimizer = task.optimizer(self._weights)
+
+    def train(self, weights: Sequence[Tensor], total: Sequence[Tensor], round_: int, clients: Iterable[int]) -> int:
+        """Trains clients from ``weights`` and leaves the sum of their weights in ``total``; returns the steps taken."""
+        torch._foreach_zero_(list(total))
+        steps = 0
+        for client in clients:
+            self._take(weights)
+            self._optimizer.state.clear()
+            for rows in self._order(round_, client):
+                x = self._task.x[rows].contiguous(memory_format=self._format)
+                self._optimizer.zero_grad()
+                torch.autograd.backward(F.cross_entropy(self._net(x), self._task.y[rows]))
+                self._optimizer.step()
+                steps += 1
+            torch._foreach_add_(list(total), [w.detach() for w in self._weights])
+        return steps
+
+    def test(self, weights: Sequence[Tensor], starts: Iterable[int]) -> int:
+        """The correct answers in the test batches that begin at ``starts``."""
+        self._take(weights)
+        correct = 0
+        with torch.inference_mode():
+            for start in starts:
+                x = self._task.test_x[start : start + TEST_BATCH].contiguous(memory_format=self._format)
+                answers = self._net(x).argmax(1)
+                correct += int((answers == self._task.test_y[start : start + TEST_BATCH]).sum())
+        return correct
+
+    def _take(self, weights: Sequence[Tensor]) -> None:
+        with torch.no_grad():
+            for own, given in zip(self._weights, weights, strict=True):
+                own.copy_(given)
+
+
+class Crew:
+    """All processes of the raw loop, and the round that they play. Several are forks of this one."""
+
+    def __init__(self, task: Task, setting: Setting, order: Order, sampler: UniformSampler) -> None:
+        self._sampler, self._tests = sampler, range(0, len(task.test_y), TEST_BATCH)
+        self.n_test = len(task.test_y)
+        self.weights = [w.detach().clone() for w in task.net.parameters()]
+        self._totals = [[torch.zeros_like(w) for w in self.weights] for _ in range(setting.processes)]
+        for tensor in (*self.weights, *(t for total in self._totals for t in total)):
+            tensor.share_memory_()  # type: ignore[no-untyped-call]
+        self._pipes: list[Any] = []
+        self._processes: list[Any] = []
+        if setting.processes == 1:
+            torch.set_num_threads(setting.threads)
+            self._hand = Hand(task, order, channels_last=setting.channels_last)
+            return
+        context = mp.get_context("fork")
+        self._counter = context.Value("i", 0)
+        for index in range(setting.processes):
+            ours, theirs = context.Pipe()
+            process = context.Process(target=self._serve, args=(index, task, setting, order, theirs), daemon=True)
+            process.start()
+            self._pipes.append(ours)
+            self._processes.append(process)
+
+    def play(self, round_: int) -> tuple[dict[str, float], int, float]:
+        """One round: seconds by kind of work, steps, accuracy."""
+        clock = [time.perf_counter()]
+        cohort = self._sampler(round_)
+        steps = self._share("train", round_, cohort)
+        clock.append(time.perf_counter())
+        for weight, *totals in zip(self.weights, *self._totals, strict=True):
+            torch.mul(sum(totals[1:], totals[0]), 1 / len(cohort), out=weight)
+        clock.append(time.perf_counter())
+        correct = self._share("test", round_, self._tests)
+        clock.append(time.perf_counter())
+        kinds = ("train", "aggregate", "evaluate")
+        seconds = {kind: b - a for kind, a, b in zip(kinds, clock, clock[1:], strict=False)}
+        return seconds, steps, correct / self.n_test
+
+    def close(self) -> None:
+        """Ends the processes."""
+        for pipe in self._pipes:
+            pipe.send(None)
+        for process in self._processes:
+            process.join()
+
+    def _share(self, kind: str, round_: int, items: Sequence[int]) -> int:
+        if not self._pipes:
+            return self._work(self._hand, self._totals[0], kind, round_, items)
+        self._counter.value = 0
+        for pipe in self._pipes:
+            pipe.send((kind, round_, items))
+        return sum(pipe.recv() for pipe in self._pipes)
+
+    def _work(self, hand: Hand, total: list[Tensor], kind: str, round_: int, items: Iterable[int]) -> int:
+        return hand.train(self.weights, total, round_, items) if kind == "train" else hand.test(self.weights, items)
+
+    def _serve(self, index: int, task: Task, setting: Setting, order: Order, pipe: Connection) -> None:
+        torch.set_num_threads(setting.threads)
+        torch.random.manual_seed(index)
+        hand = Hand(task, order, channels_last=setting.channels_last)
+        while (asked := pipe.recv()) is not None:
+            kind, round_, items = asked
+            pipe.send(self._work(hand, self._totals[index], kind, round_, _dealt(items, self._counter)))
+
+
+def _dealt(items: Sequence[int], counter: Synchronized[int]) -> Iterator[int]:
+    """Items that no other process has taken yet."""
+    while True:
+        with counter.get_lock():
+            index = counter.value
+            counter.value = index + 1
+        if index >= len(items):
+            return
+        yield items[index]
+
+
+def play(connection: Connection, folder: Path, workload: Workload, setting: Setting) -> None:
+    """A contestant's process: a round for every request, until the other end says no."""
+    torch.set_num_threads(1)  # so that no pool of threads exists when processes are forked
+    task = Task.load(folder)
+    sampler = UniformSampler(0, workload.clients, workload.per_round / workload.clients)
+    crew = Crew(task, setting, Shuffle(task.rows, workload.epochs, workload.batch_size), sampler)
+    connection.send({"ready": True})
+    round_ = 0
+    while connection.recv():
+        started = time.perf_counter()
+        seconds, steps, accuracy = crew.play(round_)
+        wall = time.perf_counter() - started
+        connection.send({"wall": wall, "seconds": seconds, "steps": steps, "accuracy": accuracy})
+        round_ += 1
+    crew.close()

@@ -1,0 +1,127 @@
+"""What a contest says: tables for people, JSON for the record."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from statistics import mean, median
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from fedexp import __version__
+from fedexp.bench import usage
+from fedexp.bench.contest import Contestant
+from fedexp.bench.ratios import Spread, to_neighbours
+from fedexp.display.figures import DASH
+
+KINDS = ("train", "evaluate", "aggregate", "write")  # in this order; what else a run counts comes after them
+
+
+@dataclass(frozen=True)
+class Line:
+    """One contestant's figures: medians and means over its rounds."""
+
+    name: str
+    wall: float  # median seconds of a round
+    ratio: Spread | None  # to the base; None for the base itself
+    ratios: list[float]
+    cpu: float
+    seconds: dict[str, float]
+    memory: float  # largest, in megabytes
+    others: float
+    startup: float
+    accuracy: float | None
+    note: str = ""
+
+
+def lines(
+    base: Contestant, others: Sequence[Contestant], times: Sequence[tuple[str, float]], notes: Mapping[str, str]
+) -> list[Line]:
+    """The figures of a contest, the base's first."""
+    ratios = to_neighbours(times, base.name)
+    return [_line(c, ratios.get(c.name, []), notes.get(c.name, "")) for c in (base, *others)]
+
+
+def _line(contestant: Contestant, ratios: list[float], note: str) -> Line:
+    laps = contestant.laps
+    wall, cpu = mean(lap.wall for lap in laps), mean(lap.cpu for lap in laps)
+    kinds = dict.fromkeys(k for lap in laps for k in lap.seconds)
+    seconds = {k: mean(lap.seconds.get(k, 0.0) for lap in laps) for k in kinds}
+    counted = sum(seconds.values())
+    seconds["other"] = (cpu if counted > wall else wall) - counted
+    return Line(
+        name=contestant.name, wall=median(lap.wall for lap in laps), ratio=Spread.of(ratios) if ratios else None,
+        ratios=ratios, cpu=cpu, seconds=seconds, memory=max(lap.memory for lap in laps),
+        others=mean(lap.others for lap in laps), startup=contestant.startup, accuracy=laps[-1].accuracy, note=note,
+    )  # fmt: skip
+
+
+def show(title: str, found: Sequence[Line], console: Console) -> None:
+    """One table: ratios with their spread, seconds by kind of work, memory."""
+    extra = dict.fromkeys(k for line in found for k in line.seconds)
+    kinds = [*KINDS, *(k for k in extra if k not in (*KINDS, "other")), "other"]
+    table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, header_style="dim")
+    table.add_column(f"against {found[0].name}", no_wrap=True)
+    for heading in ("ratio", "quartiles", "s/round", "CPU s", *kinds, "MB"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    if any(line.note for line in found):
+        table.add_column("its own work")
+    for line in found:
+        table.add_row(*_cells(line, kinds), *([line.note] if line.note else []))
+    console.print(table)
+    busy = mean(line.others for line in found)
+    console.print(f"[dim]others kept {busy:.2f} of {usage.cores()} cores busy meanwhile[/]\n", highlight=False)
+
+
+def _cells(line: Line, kinds: Sequence[str]) -> list[str]:
+    ratio = [DASH, ""] if line.ratio is None else [f"{line.ratio.median:.3f}", _quartiles(line.ratio)]
+    seconds = [f"{line.seconds[k]:.3f}" if k in line.seconds else DASH for k in kinds]
+    return [line.name, *ratio, f"{line.wall:.3f}", f"{line.cpu:.2f}", *seconds, f"{line.memory:,.0f}"]
+
+
+def _quartiles(spread: Spread) -> str:
+    return f"{spread.lower:.3f}–{spread.upper:.3f}"
+
+
+def write(path: Path, content: Mapping[str, Any]) -> None:
+    """Writes the figures with all that is needed to measure them again."""
+    record = {"command": shlex.join(["python", "-m", "fedexp.bench", *sys.argv[1:]]), **machine(), **content}
+    path.write_text(json.dumps(record, indent=2, default=_plain) + "\n")
+
+
+def _plain(value: Any) -> Any:
+    return asdict(value)
+
+
+def machine() -> dict[str, Any]:
+    """Versions, cores, load."""
+    return {
+        "versions": {"fedexp": __version__, "python": platform.python_version(), **_versions()},
+        "machine": {
+            "cores": usage.cores(), "processor": _processor(), "system": platform.platform(), "load": os.getloadavg()
+        },
+    }  # fmt: skip
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for package in ("torch", "lightning", "numpy", "ray"):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def _processor() -> str:
+    lines_ = (usage.PROC / "cpuinfo").read_text().splitlines()
+    return next((line.partition(":")[2].strip() for line in lines_ if line.startswith("model name")), "unknown")

@@ -1,0 +1,99 @@
+"""``python -m fedexp.bench W1 W2 W3``: rounds of fedexp as a ratio to the raw limit."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedexp.bench import report, usage
+from fedexp.bench.contest import Contestant, interleave, opened
+from fedexp.bench.workload import WORKLOADS, Workload
+from fedexp.config import choices_of, composed
+from fedexp.errors import FedexpError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+Tell = Callable[[str], None]
+CALIBRATION = 3  # rounds of each raw setting, of which the fastest counts
+EXECUTORS: Mapping[str, tuple[str, ...]] = {
+    "serial": ("executor=serial",),
+    "processes": ("executor=processes", f"executor.workers={usage.cores()}", "executor.threads=1"),
+    "ray": ("executor=ray", f"executor.workers={usage.cores()}", "executor.threads=1"),
+}
+VARIANTS: Mapping[str, tuple[str, ...]] = {
+    f"{loop}/{executor}": (f"loop={loop}", *overrides)
+    for loop, (executor, overrides) in product(("trainer", "fabric"), EXECUTORS.items())
+}
+
+
+def usual() -> list[str]:
+    """The variants that are measured unless others are asked for: all that fedexp has, without what needs Ray."""
+    have = choices_of("executor")
+    return [name for name in VARIANTS if name.partition("/")[2] in have and not name.endswith("/ray")]
+
+
+def measure(
+    names: Sequence[str], variants: Sequence[str], *, rounds: int, warmup: int, console: Console
+) -> dict[str, Any]:
+    """Times workloads one after the other and prints a table for each."""
+    found: dict[str, Any] = {}
+    for name in names:
+        with tempfile.TemporaryDirectory(prefix="fedexp-bench-") as folder, console.status(name) as status:
+            contest = _contest(WORKLOADS[name], variants, Path(folder), rounds, warmup, _teller(name, status.update))
+        found[name] = {**WORKLOADS[name].facts, **contest}
+        calibration = ", ".join(f"{k} {v:.3f} s" for k, v in contest["raw"].items())
+        console.print(f"[dim]{name} runs on {found[name]['data']}; raw: {calibration}[/]", highlight=False)
+        report.show(f"{name}: {WORKLOADS[name].title}", contest["lines"], console)
+    return found
+
+
+def _teller(name: str, update: Callable[[str], None]) -> Tell:
+    return lambda text: update(f"{name}, {text}")
+
+
+def _contest(
+    workload: Workload, variants: Sequence[str], folder: Path, rounds: int, warmup: int, tell: Tell
+) -> dict[str, Any]:
+    from fedexp.bench import ours
+    from fedexp.bench.raw import Task
+    from fedexp.build import build
+
+    tell("preparing the raw loop")
+    workload.deal(folder)
+    overrides = workload.overrides(folder)
+    Task.of(build(composed(overrides))).save(folder)
+    others = [Contestant(v, ours.play, ([*overrides, *VARIANTS[v], f"name={v.replace('/', '-')}"],)) for v in variants]
+    with ExitStack() as stack:
+        raw, calibration = limit(workload, folder, stack, tell)
+        opened(others, stack, tell)
+        times = interleave(raw, others, rounds, warmup=warmup, tell=tell)
+    if any(lap.steps != workload.steps for lap in raw.laps):
+        raise FedexpError(f"the raw loop took {raw.laps[0].steps} steps, but a round has {workload.steps}")
+    lines = report.lines(raw, others, times, {})
+    return {"raw": calibration, "times": times, "lines": lines, "variants": {v: VARIANTS[v] for v in variants}}
+
+
+def limit(workload: Workload, folder: Path, stack: ExitStack, tell: Tell) -> tuple[Contestant, dict[str, float]]:
+    """The best of all raw settings after a short trial of each, ready to play, and the trial's seconds."""
+    from fedexp.bench import raw
+
+    cores, layouts = usage.cores(), (False, True) if "model=lenet" in workload.model else (False,)
+    shapes = dict.fromkeys([(1, cores), (cores, 1)])
+    settings = [raw.Setting(p, t, channels_last=layout) for (p, t), layout in product(shapes, layouts)]
+    contestants = {str(s): Contestant("raw", raw.play, (folder, workload, s)) for s in settings}
+    with ExitStack() as trying:
+        ends = {name: trying.enter_context(ExitStack()) for name in contestants}
+        for name, contestant in contestants.items():
+            opened([contestant], ends[name], tell)
+        for name in [*contestants] * CALIBRATION:
+            tell(f"trying raw {name}")
+            contestants[name].lap()
+        trial = {name: min(lap.wall for lap in c.laps) for name, c in contestants.items()}
+        best = min(trial, key=lambda name: trial[name])
+        stack.push(ends[best].pop_all())
+    return contestants[best], trial

@@ -1,0 +1,81 @@
+"""``python -m fedexp.bench startup``: seconds from the command to the end of its first round."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.table import Table
+
+from fedexp.bench.contest import Contestant
+from fedexp.bench.ratios import Spread
+from fedexp.bench.workload import WORKLOADS
+from fedexp.errors import FedexpError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+POLL = 0.005  # seconds between two looks at the run's directory
+
+
+def measure(names: Sequence[str], *, rounds: int, console: Console) -> dict[str, Any]:
+    """Starts fedexp and the raw loop in turns, ``rounds`` times each, and prints a table."""
+    found: dict[str, Any] = {}
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for heading in ("", "seconds to", "median", "quartiles"):
+        table.add_column(heading, no_wrap=True)
+    for name in names:
+        with tempfile.TemporaryDirectory(prefix="fedexp-bench-") as folder, console.status(name):
+            found[name] = {**WORKLOADS[name].facts, "seconds": _seconds(name, Path(folder), rounds)}
+        for what, values in found[name]["seconds"].items():
+            spread = Spread.of(values)
+            table.add_row(name, what, f"{spread.median:.2f}", f"{spread.lower:.2f}–{spread.upper:.2f}")
+    console.print(table)
+    return found
+
+
+def _seconds(name: str, folder: Path, rounds: int) -> dict[str, list[float]]:
+    from fedexp.bench import raw
+    from fedexp.build import build
+    from fedexp.config import composed
+
+    workload = WORKLOADS[name]
+    workload.deal(folder)
+    overrides = workload.overrides(folder)
+    raw.Task.of(build(composed(overrides))).save(folder)
+    setting = raw.Setting(1, 1)
+    found: dict[str, list[float]] = {"first round, raw": [], "first round": [], "end of a run of one round": []}
+    for turn in range(rounds + 1):
+        with ExitStack() as stack:
+            started = time.perf_counter()
+            stack.enter_context(Contestant("raw", raw.play, (folder, workload, setting))).lap()
+            by_hand = time.perf_counter() - started
+        turned = [*overrides, "executor=serial", "rounds=1", f"name=turn{turn}"]
+        first, end = launch(turned, folder / "runs" / f"turn{turn}")
+        if turn:  # the first of all finds cold files
+            for values, value in zip(found.values(), (by_hand, first, end), strict=True):
+                values.append(value)
+    return found
+
+
+def launch(overrides: Sequence[str], folder: Path) -> tuple[float, float]:
+    """Runs the command; returns when its first record was there and when it ended, in seconds from its start."""
+    started = time.perf_counter()
+    first: float | None = None
+    command = [sys.executable, "-m", "fedexp", *overrides]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:  # noqa: S603
+        while process.poll() is None:
+            if first is None and any(folder.glob("*/metrics.jsonl")):
+                first = time.perf_counter() - started
+            time.sleep(POLL)
+        end = time.perf_counter() - started
+        said = process.stdout.read() if process.stdout else ""
+    if process.returncode or not any(folder.glob("*/metrics.jsonl")):
+        raise FedexpError(f"`{' '.join(command)}` failed in {Path.cwd()}:\n{said}")
+    return end if first is None else first, end

@@ -1,0 +1,108 @@
+"""What is timed: how many clients, samples and epochs, as settings of a run. Free of torch."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedexp.data.catalog import CATALOG
+from fedexp.data.listing import ROOT
+
+CLASSES = 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workload:
+    """Equal clients with samples drawn at random, none held out; SGD as in ``conf/optim/sgd.yaml``.
+
+    Attributes:
+        title: What it is, in a few words.
+        model: The network's overrides.
+        size: Height and width of an image.
+        clients: Clients in the federation.
+        samples: Training samples of each.
+        per_round: Clients in a round.
+        epochs: Passes over a client's samples in a round.
+        batch_size: Samples of a step.
+        images: Training and test images per class.
+        real: Whether the images are Fashion-MNIST, where it is to be had; otherwise they are generated.
+    """
+
+    title: str
+    model: tuple[str, ...]
+    size: int
+    clients: int
+    samples: int
+    per_round: int
+    epochs: int
+    batch_size: int = 64
+    images: tuple[int, int] = (6000, 1000)
+    real: bool = True
+
+    @property
+    def generated(self) -> bool:
+        """Whether the images are generated, by choice or for want of files."""
+        root = Path(os.environ.get("FEDEXP_DATA") or ROOT).expanduser()
+        return not (self.real and CATALOG["fmnist"].find(root))
+
+    @property
+    def steps(self) -> int:
+        """Optimizer steps in a round."""
+        return self.per_round * self.epochs * -(-self.samples // self.batch_size)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """The workload for the record."""
+        data = "generated images" if self.generated else "Fashion-MNIST"
+        return {"title": self.title, "data": data, "steps": self.steps, "overrides": self.overrides(Path("FOLDER"))}
+
+    def overrides(self, folder: Path) -> list[str]:
+        """The settings of a run whose partition and files are in ``folder``."""
+        data = ["data=fmnist", "data.download=false"]
+        if self.generated:
+            train, test = self.images
+            data = ["data=synthetic", f"data.samples={train}", f"data.test={test}", "data.channels=1"]
+        return [
+            *("algo=fedavg", *data, f"data.size={self.size}", *self.model, "optim=sgd"),
+            *("partition=file", f"partition.path={folder / 'partition.json'}"),
+            *(f"cohort.clients={self.clients}", f"cohort.fraction={self.per_round / self.clients:g}"),
+            *(f"local.epochs={self.epochs}", f"local.batch_size={self.batch_size}", "rounds=1000"),
+            *("evaluate.all_clients=false", "tracker=none", f"out={folder / 'runs'}"),
+        ]
+
+    def deal(self, folder: Path) -> None:
+        """Writes the partition: so many random samples for each client, and no tests of their own."""
+        total = self.images[0] * CLASSES
+        drawn = np.random.default_rng(0).permutation(total)[: self.clients * self.samples]
+        rows = np.sort(drawn.reshape(self.clients, self.samples), axis=1)
+        (folder / "partition.json").write_text(json.dumps({"clients": [{"train": r.tolist()} for r in rows]}))
+
+
+LENET = ("model=lenet", "model.bias=true")  # 61,706 parameters on 32×32, as with 28×28 images padded by 2
+MLP = ("model=mlpnet", "model.hidden=[512,512]", "model.bias=true")
+
+WORKLOADS: Mapping[str, Workload] = {
+    "W0": Workload(
+        title="a trial of the benchmark itself: tiny images, tiny perceptron", size=8,
+        model=("model=mlpnet", "model.hidden=[16,16]", "model.bias=true"), clients=6, samples=40, per_round=3, epochs=2,
+        batch_size=16, images=(30, 10), real=False,
+    ),
+    "W1": Workload(
+        title="LeNet-5, 100 clients × 480 samples, 10 a round, 5 epochs", size=32, model=LENET, clients=100,
+        samples=480, per_round=10, epochs=5,
+    ),
+    "W2": Workload(
+        title="perceptron 784-512-512-10, 100 clients × 480 samples, 10 a round, 5 epochs", size=28, model=MLP,
+        clients=100, samples=480, per_round=10, epochs=5,
+    ),
+    "W3": Workload(
+        title="perceptron 784-512-512-10, 1,000 clients × 48 samples, 100 a round, 1 epoch", size=28, model=MLP,
+        clients=1000, samples=48, per_round=100, epochs=1,
+    ),
+}  # fmt: skip

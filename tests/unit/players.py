@@ -1,0 +1,27 @@
+"""Contestants of a benchmark, in a module that is quickly imported."""
+
+from __future__ import annotations
+
+import os
+import time
+
+from fedexp.errors import FedexpError
+
+
+def dies(connection):
+    os._exit(3)
+
+
+def fails(connection):
+    connection.send({"ready": True})
+    connection.recv()
+    raise FedexpError("no such thing")
+
+
+def works(connection):
+    connection.send({"ready": True})
+    while connection.recv():
+        started = time.process_time()
+        while time.process_time() - started < 0.05:
+            sum(range(1000))
+        connection.send({"wall": 0.05, "seconds": {}})
