@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import lightning
 import torch
+from lightning.fabric.plugins.environments.lightning import LightningEnvironment  # one process, under SLURM too
 
 if TYPE_CHECKING:
     from fedexp.client import ClientModule
@@ -39,7 +40,7 @@ class TrainerLoop:
         self._trainer = lightning.Trainer(
             accelerator=accelerator, devices=1, max_epochs=0, logger=False, enable_checkpointing=False,
             enable_progress_bar=False, enable_model_summary=False, num_sanity_val_steps=0, limit_val_batches=0,
-            use_distributed_sampler=False,
+            use_distributed_sampler=False, plugins=LightningEnvironment(),
         )  # fmt: skip
 
     @property
@@ -55,6 +56,8 @@ class TrainerLoop:
         try:
             self._trainer.fit(module, train_dataloaders=batches)
         except SystemExit as stop:  # how a Trainer answers Ctrl-C, with further ones switched off
+            if not isinstance(stop.__context__, KeyboardInterrupt):
+                raise  # a scheduler wants the process to end
             signal.signal(signal.SIGINT, ctrl_c)
             raise KeyboardInterrupt from stop
         module.to(self.device)  # a finished fit leaves its module on the CPU
@@ -65,7 +68,7 @@ class FabricLoop:
 
     def __init__(self, accelerator: str = "auto") -> None:
         _quieten()
-        self._fabric = lightning.Fabric(accelerator=accelerator, devices=1)
+        self._fabric = lightning.Fabric(accelerator=accelerator, devices=1, plugins=LightningEnvironment())
 
     @property
     def device(self) -> torch.device:

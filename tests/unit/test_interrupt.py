@@ -16,6 +16,32 @@ class Interrupting(Component):
         raise KeyboardInterrupt
 
 
+class Leaving(Component):
+    """Is told to end by a scheduler in the middle of a client's training."""
+
+    def loss(self, step):
+        raise SystemExit(144)
+
+
+@pytest.mark.parametrize("loop", [TrainerLoop, FabricLoop])
+def test_the_exit_code_for_a_scheduler_survives(loop):
+    with pytest.raises(SystemExit) as end:
+        play({"leave": Leaving()}, loop=loop)
+    assert end.value.code == 144
+
+
+@pytest.mark.parametrize("loop", [TrainerLoop, FabricLoop])
+def test_other_tasks_of_a_slurm_job_do_not_matter(loop, monkeypatch):
+    for name, value in {
+        "SLURM_NTASKS": "4",
+        "SLURM_JOB_NAME": "sweep",
+        "SLURM_PROCID": "3",
+        "SLURM_LOCALID": "3",
+    }.items():
+        monkeypatch.setenv(name, value)
+    loop()
+
+
 @pytest.mark.parametrize("loop", [TrainerLoop, FabricLoop])
 def test_ctrl_c_is_a_keyboard_interrupt_and_works_a_second_time(loop):
     before = signal.getsignal(signal.SIGINT)
