@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
+import itertools
 import os
+import shlex
 import sys
 import tempfile
 import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,52 +23,87 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 from rich.console import Console
 
-from fedexp import sweep
-from fedexp.config import Config, choices_of, composed, conf_dir, plain
+from fedexp import resources, sweep
+from fedexp.config import Config, choices_of, composed, composed_hydra, conf_dir, plain
+from fedexp.display.prefixed import prefixed
 from fedexp.errors import ConfigError, FedexpError
+from fedexp.manifest import Manifest
 
 if TYPE_CHECKING:
     from fedexp.api import Result
+
+STOPPED = 130  # by Ctrl-C
+SUBMITTED = "What was submitted goes on; scancel --name=fedexp stops it. Later, the same command runs what is missing."
+
+
+@dataclass(frozen=True)
+class Checked:
+    """A command line that makes sense: the first job, and the sweep if it is one of a known set of jobs."""
+
+    first: Config
+    sweep: Manifest | None = None
+    arguments: Sequence[str] = ()  # of the sweep, as Hydra is to see them
+    stopped: str = "The same command runs what is missing."  # said after Ctrl-C
 
 
 def main() -> None:
     """Checks the command line, hands it to Hydra, and ends a sweep with its table."""
     try:
-        first = check(sys.argv[1:])
+        checked = check(sys.argv[1:])
     except ConfigError as error:
         sys.exit(_complain(error))
-    with tempfile.TemporaryDirectory(prefix="fedexp-") as reports:
-        os.environ[sweep.ENV] = reports
-        stopped = False
-        try:
-            hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="config")(job)()
-        except KeyboardInterrupt:  # of a sweep
-            stopped = True
-        jobs = sweep.collect(Path(reports))
-    if jobs and first:
-        _show_sweep(jobs, Path(first["out"]) / first["name"])
-    if stopped:
-        sys.exit(_stopped("The same command runs what is missing."))
-    sys.exit(any(j.status == "failed" for j in jobs))
+    manifest = checked.sweep if checked else None
+    if checked and checked.arguments:
+        sys.argv[1:] = checked.arguments
+    with tempfile.TemporaryDirectory(prefix="fedexp-") as temporary:  # for plans, and for jobs that are not known
+        reports = Path(temporary)
+        if manifest:
+            manifest.write()
+            reports = manifest.reports.absolute()
+        os.environ[sweep.ENV] = str(reports)
+        code = _launch()
+        jobs = sweep.collect(reports)
+    if jobs:
+        _show_sweep(jobs, manifest)
+    if code is None:
+        sys.exit(_stopped(checked.stopped if checked else Checked.stopped))
+    sys.exit(code or any(j.status == "failed" for j in jobs))
+
+
+def _launch() -> int | None:
+    """Hands over to Hydra; returns the exit code, or None if a sweep was stopped by Ctrl-C."""
+    try:
+        hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="config")(job)()
+    except KeyboardInterrupt:
+        return None
+    except SystemExit as end:  # of a run, or because a launcher has failed: what is on file shall be shown
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
+    return 0
 
 
 def job(node: DictConfig) -> None:
     """One run, or one job of a sweep. A failed job of a sweep is reported in the table and stops no other."""
     hydra_config = HydraConfig.get()
     config = plain(node, hydra_config.runtime.choices)
-    console = Console()
-    if hydra_config.mode == RunMode.RUN:
-        try:
-            _run(config, console)
-        except FedexpError as error:
-            sys.exit(_complain(error))
-        except KeyboardInterrupt:
-            command = "The same command without force=true" if config["force"] else "The same command"
-            sys.exit(_stopped(f"{command} continues from the last complete round."))
+    if hydra_config.mode == RunMode.MULTIRUN:
+        reports = Path(os.environ[sweep.ENV])
+        at_once = resources.at_once(hydra_config.launcher.get("n_jobs", 1), sys.maxsize)
+        with resources.shared(at_once, reports):
+            _run_job(config, hydra_config.job.num, list(hydra_config.overrides.task), reports, alone=at_once == 1)
         return
-    overrides = list(hydra_config.overrides.task)
-    report = partial(sweep.record_job, Path(os.environ[sweep.ENV]), hydra_config.job.num, overrides=overrides)
-    console.rule(f"job {hydra_config.job.num}: {' '.join(overrides)}")
+    try:
+        _run(config, Console())
+    except FedexpError as error:
+        sys.exit(_complain(error))
+    except KeyboardInterrupt:
+        command = "The same command without force=true" if config["force"] else "The same command"
+        sys.exit(_stopped(f"{command} continues from the last complete round."))
+
+
+def _run_job(config: Config, number: int, overrides: list[str], reports: Path, *, alone: bool) -> None:
+    report = partial(sweep.record_job, reports, number, overrides=overrides)
+    console = Console() if alone else prefixed(f"job {number} │ ")
+    console.rule(f"job {number}: {' '.join(overrides)}")
     try:
         result = _run(config, console)
         if result.status != "planned":
@@ -76,26 +114,54 @@ def job(node: DictConfig) -> None:
         report(status="failed", error=f"{type(error).__name__}: {error}")
 
 
-def check(arguments: list[str]) -> Config | None:
+def check(arguments: list[str]) -> Checked | None:
     """Composes what the arguments ask for, so that a misspelt one is explained before anything else happens.
 
-    Of a sweep, each value is tried once, with the others at their first; the first job's configuration is returned.
+    Of a sweep, every job is composed. None if Hydra is to answer.
     """
     if any(a.startswith("-") and a not in ("-m", "--multirun") for a in arguments):
-        return None  # help, completion, or Hydra's own options: Hydra answers
+        return None  # help, completion, or Hydra's own options
+    lines = [a for a in arguments if not a.startswith("-")]
+    overrides = _parsed(lines)
+    if len(lines) == len(arguments) and not any(o.key_or_group in ("sweep", "hydra.mode") for o in overrides):
+        return Checked(composed(lines))
+    return _check_sweep(overrides)
+
+
+def _check_sweep(overrides: Sequence[Override]) -> Checked:
+    swept = {o.key_or_group for o in overrides if o.is_sweep_override()}
+    lines = [_line(o, swept) for o in overrides]
+    settings = composed_hydra(lines)
+    preset = _parsed([f"{k}={v}" for k, v in (settings.sweeper.get("params") or {}).items()])
+    axes = {o.get_key_element(): _values(o) for o in (*preset, *overrides) if not o.is_hydra_override()}
+    jobs = [list(values) for values in itertools.product(*(v for v in axes.values() if v))]
+    configs = [composed(job) for job in jobs]
+    drawn = any(not values for values in axes.values())  # by a sweeper plugin
+    if (n_jobs := settings.launcher.get("n_jobs")) is not None:
+        lines.append(f"hydra.launcher.n_jobs={resources.at_once(n_jobs, len(jobs))}")
+    return Checked(
+        first=configs[0],
+        sweep=None if drawn or configs[0]["plan"] else Manifest.of(list(zip(jobs, configs, strict=True))),
+        arguments=["--multirun", *lines],
+        stopped=SUBMITTED if "submitit_folder" in settings.launcher else Checked.stopped,
+    )
+
+
+def _line(override: Override, swept: set[str]) -> str:
+    """An override as Hydra is to see it. What belongs to a swept group is swept with it, over its one value.
+
+    Hydra would try it on the group's default choice otherwise, which may have no such setting.
+    """
+    if override.is_sweep_override() or override.key_or_group.partition(".")[0] not in swept:
+        return str(override.input_line)
+    return f"{override.get_key_element()}=choice({override.get_value_element_as_str()})"
+
+
+def _parsed(lines: list[str]) -> list[Override]:
     try:
-        overrides = OverridesParser.create().parse_overrides([a for a in arguments if not a.startswith("-")])
+        return OverridesParser.create().parse_overrides(lines)
     except HydraException as cause:
         raise ConfigError(str(cause)) from cause
-    sweeping = len(overrides) < len(arguments) or any(o.key_or_group in ("sweep", "hydra.mode") for o in overrides)
-    axes = [_values(o) if sweeping else [str(o.input_line)] for o in overrides]
-    axes = [axis for axis in axes if axis]
-    first = [axis[0] for axis in axes]
-    config = composed(first)
-    for index, axis in enumerate(axes):
-        for value in axis[1:]:
-            composed([*first[:index], value, *first[index + 1 :]])
-    return config
 
 
 def _values(override: Override) -> list[str]:
@@ -108,14 +174,16 @@ def _values(override: Override) -> list[str]:
     return [f"{key}={v}" for v in override.sweep_string_iterator()] if override.is_discrete_sweep() else []
 
 
-def _show_sweep(jobs: list[sweep.Job], folder: Path) -> None:
+def _show_sweep(jobs: list[sweep.Job], manifest: Manifest | None) -> None:
     """The table of all jobs, on screen and as CSV."""
     console = Console()
     sweep.show(jobs, console)
-    identity = hashlib.sha256("\n".join(sorted(" ".join(j.overrides) for j in jobs)).encode()).hexdigest()[:10]
-    path = folder / f"sweep-{identity}.csv"
-    sweep.write_csv(jobs, path)
-    console.print(f"table  {path}", highlight=False)
+    if manifest:
+        path = manifest.file(".csv")
+        sweep.write_csv(jobs, path)
+        console.print(f"table  {path}", highlight=False)
+    if manifest and len(jobs) < len(manifest.jobs):
+        console.print(f"holes  python -m fedexp.runs status {shlex.quote(str(manifest.folder))}", highlight=False)
 
 
 def _run(config: Config, console: Console) -> Result:
@@ -126,7 +194,7 @@ def _run(config: Config, console: Console) -> Result:
 
 def _stopped(advice: str) -> int:
     Console().print(f"Stopped. {advice}", highlight=False)
-    return 130
+    return STOPPED
 
 
 def _complain(error: FedexpError) -> int:

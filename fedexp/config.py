@@ -5,13 +5,16 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from hydra import compose, initialize_config_dir
+from hydra.core.config_loader import ConfigLoader
 from hydra.core.global_hydra import GlobalHydra
 from hydra.errors import HydraException
+from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
@@ -26,6 +29,9 @@ IRRELEVANT = (
     "data.writers", "every.checkpoint", "choices",
 )  # fmt: skip
 
+# Hydra's launchers that come with an extra of ours.
+LAUNCHERS = {"joblib": "joblib", "submitit_slurm": "slurm", "submitit_local": "slurm"}
+
 
 def conf_dir() -> Path:
     """The configuration files: beside the package in a checkout, inside it in a wheel."""
@@ -39,12 +45,29 @@ def composed(overrides: Sequence[str]) -> Config:
     Raises:
         ConfigError: With the nearest valid key or choice, or with every wrong type.
     """
+    with _composing():
+        node = compose("config", list(overrides), return_hydra_config=True)
+        return plain(node, node.hydra.runtime.choices)
+
+
+def composed_hydra(overrides: Sequence[str]) -> DictConfig:
+    """Hydra's own settings for a sweep: launcher, and the axes of a preset.
+
+    Raises:
+        ConfigError: If Hydra could not begin the sweep.
+    """
+    with _composing() as loader:
+        node: DictConfig = loader.load_configuration("config", list(overrides), RunMode.MULTIRUN).hydra
+        return node
+
+
+@contextmanager
+def _composing() -> Iterator[ConfigLoader]:
     if GlobalHydra.instance().is_initialized():  # inside a job: compose on its own
         GlobalHydra.instance().clear()
     try:
         with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-            node = compose("config", list(overrides), return_hydra_config=True)
-            return plain(node, node.hydra.runtime.choices)
+            yield GlobalHydra.instance().config_loader()
     except (HydraException, OmegaConfBaseException, ValueError) as cause:  # ValueError: algo=3, says Hydra
         raise ConfigError(explain(cause)) from cause
 
@@ -90,6 +113,8 @@ def explain(error: Exception) -> str:
     text = _innermost(error)
     if match := re.search(r"Could not find '([\w/]+)/([^'/]+)'", text):
         group, choice = match.groups()
+        if group == "hydra/launcher" and choice in LAUNCHERS:
+            return f"{group}={choice} needs a plugin: pip install 'fedexp[{LAUNCHERS[choice]}]'"
         return f"{group}={choice}: there is no such choice. {schema.nearest(choice, choices_of(group))}"
     if "Config group override must be" in text:
         return f"One of the groups is set to what is not the name of a file, as in algo=map. {text}"

@@ -9,10 +9,13 @@ import subprocess
 import sys
 import time
 import tomllib
+from pathlib import Path
 
 import pytest
+from hydra.errors import HydraException
 
 from fedexp import cli
+from fedexp.config import composed_hydra, explain
 from fedexp.errors import ConfigError, DataError
 from tests.conftest import SMALL
 from tests.integration.processes import ROOT, Done, ran, started
@@ -111,6 +114,10 @@ def test_python_dash_m(tmp_path):
         (["-m", "algo.rs.alpha=0.1,high", "seed=0,1"], "algo.rs.alpha must be a number, not 'high'"),
         (["--multirun", "roundz=1,2"], "roundz is not a setting"),
         (["algo=map", "partition.beta=1"], "partition=dirichlet"),
+        (["sweep=alpha", "algo=fedavg"], "algo.rs.alpha is a setting of algo=fedrs or map"),
+        (["-m", "sweep=alpha", "algo=map,fedavg"], "algo.rs.alpha is a setting of algo=fedrs or map"),
+        (["-m", "algo=map,fedavg", "algo.rs.alpha=0.5"], "algo.rs.alpha is a setting of algo=fedrs or map"),
+        (["-m", "hydra/launcher=jobli", "seed=0,1"], "hydra/launcher=jobli: there is no such choice"),
     ],
 )
 def test_check_explains(arguments, message):
@@ -128,7 +135,47 @@ def test_check_explains(arguments, message):
     ],
 )  # fmt: skip
 def test_check_returns_the_first_job(arguments, seed):
-    assert cli.check(arguments)["seed"] == seed
+    assert cli.check(arguments).first["seed"] == seed
+
+
+def test_check_knows_every_job_of_a_sweep():
+    checked = cli.check(["sweep=alpha", "algo=fedrs", "seed=0,1", "algo.rs.alpha=0.5,0.9", "out=here"])
+    assert [job.overrides for job in checked.sweep.jobs] == [
+        [f"algo.rs.alpha={a}", "sweep=alpha", "algo=fedrs", f"seed={s}", "out=here"] for a in (0.5, 0.9) for s in (0, 1)
+    ]
+    assert len({job.run for job in checked.sweep.jobs}) == 4
+    assert checked.sweep.folder == Path("here/main")
+    assert cli.check(["-m", "plan=true", "seed=0,1"]).sweep is None
+
+
+def test_a_setting_that_only_the_swept_choices_have_is_accepted():
+    checked = cli.check(["-m", "algo=fedgela,fedge", "algo.etf.energy=1000"])  # the default algorithm has none
+    assert "algo.etf.energy=choice(1000)" in checked.arguments
+    assert [j.overrides for j in checked.sweep.jobs] == [
+        ["algo=fedgela", "algo.etf.energy=1000"],
+        ["algo=fedge", "algo.etf.energy=1000"],
+    ]
+
+
+@pytest.mark.parametrize(("n_jobs", "at_once"), [(-1, 3), (2, 2), (8, 5)])
+def test_jobs_at_once_are_settled_before_the_sweep(n_jobs, at_once, monkeypatch):
+    pytest.importorskip("hydra_plugins.hydra_joblib_launcher")
+    monkeypatch.setenv("FEDEXP_CORES", "3")
+    checked = cli.check(["-m", "hydra/launcher=joblib", f"hydra.launcher.n_jobs={n_jobs}", "seed=range(5)"])
+    assert checked.arguments[-1] == f"hydra.launcher.n_jobs={at_once}"
+
+
+def test_a_launcher_that_is_not_installed_is_named_with_the_way_to_get_it():
+    with pytest.raises(ConfigError, match=r"pip install 'fedexp\[slurm\]'"):
+        raise ConfigError(explain(HydraException("Could not find 'hydra/launcher/submitit_slurm'\n")))
+
+
+def test_slurm_has_sensible_defaults():
+    pytest.importorskip("hydra_plugins.hydra_submitit_launcher")
+    launcher = composed_hydra(["hydra/launcher=slurm", "hydra.launcher.gpus_per_node=1"]).launcher
+    assert (launcher.cpus_per_task, launcher.gpus_per_node, launcher.timeout_min) == (4, 1, 240)
+    assert launcher.max_num_timeout > 0  # a job that is out of time goes on in another turn
+    assert cli.check(["-m", "hydra/launcher=slurm", "seed=0,1"]).stopped.startswith("What was submitted goes on")
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["--cfg", "job"], ["-sc", "install=bash"], ["rounds=x", "--info"]])

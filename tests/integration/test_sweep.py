@@ -43,7 +43,7 @@ def test_two_by_two(sweep, tmp_path):
     mean = sum(float(j["aggregation_last"]) for j in jobs[:2]) / 2
     assert float(groups[0]["aggregation_last_mean"]) == pytest.approx(mean)
     assert "±" in done.out
-    runs = [p for p in (tmp_path / "runs" / "mine").iterdir() if p.is_dir()]
+    runs = [p for p in (tmp_path / "runs" / "mine").iterdir() if p.is_dir() and not p.name.startswith(".")]
     assert len(runs) == 4
     assert all((p / "result.json").exists() for p in runs)
 
