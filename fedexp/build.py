@@ -6,6 +6,7 @@ import importlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,17 +24,18 @@ from fedexp.display import Display
 from fedexp.engine import Engine, Every
 from fedexp.errors import ConfigError, FedexpError, PartitionError, PlanError
 from fedexp.executor import Executor
+from fedexp.footprint import HOLD, Footprint, Load, Room
 from fedexp.loops import Loop
 from fedexp.models.split import SplitModel
 from fedexp.network import layout_of, tensors
 from fedexp.optim import OptimizerFactory
 from fedexp.partition.base import ClientSplit, split
-from fedexp.plan import Plan, describe
+from fedexp.plan import Plan, describe, forecast, slot_bytes
 from fedexp.protocol import FedGelaProtocol, FedRemaProtocol, Protocol
 from fedexp.rundir import RunDir
-from fedexp.sampler import UniformSampler
+from fedexp.sampler import UniformSampler, cohort_size
 from fedexp.seeding import numpy_rng, seeded
-from fedexp.state import snapshot
+from fedexp.state import nbytes, snapshot
 from fedexp.track.base import RunCard, Tracker
 from fedexp.worker import Worker
 
@@ -48,6 +50,7 @@ class Experiment:
     net: SplitModel
     algorithm: Algorithm
     plan: Plan
+    hold: int | None  # bytes of clients' slots in memory; None for all
 
     def engine(self, rundir: RunDir, display: Display) -> Engine:
         """The engine, with its worker, executor and tracker."""
@@ -75,7 +78,7 @@ class Experiment:
             every=Every(**config["every"]),
             protocol=_protocol(config["evaluate"], lambda: executor(plain(), tuning)[1]),
             rundir=rundir,
-            checkpoint=Checkpoint(rundir.path / "checkpoint", self.plan.digest),
+            checkpoint=Checkpoint(rundir.path / "checkpoint", self.plan.digest, hold=self.hold),
             tracker=tracker,
             display=display,
         )
@@ -119,8 +122,11 @@ def build(config: Config) -> Experiment:
         problems.append(str(error))
     if problems:
         raise ConfigError("\n".join(problems))
-    plan = describe(algorithm, config, net, splits, loaded.train.y.numpy())
-    return Experiment(config, data, splits, net, algorithm, plan)
+    room = Room.of(Path(config["out"]))
+    footprint = Footprint.of(_load(config, algorithm, loaded), config["store"], room)
+    notes = list(footprint.notes(room, config["store"]))
+    plan = describe(algorithm, config, net, splits, loaded.train.y.numpy(), footprint, notes)
+    return Experiment(config, data, splits, net, algorithm, plan, HOLD if footprint.store == "disk" else None)
 
 
 def make(node: Mapping[str, Any], **given: Any) -> Any:
@@ -213,6 +219,24 @@ def _facts(config: Config, loaded: Loaded, net: SplitModel, data: FederatedData)
         layout=layout_of(net),
         counts=data.counts,
         initial=snapshot(tensors(net)),
+    )
+
+
+def _load(config: Config, algorithm: Algorithm, loaded: Loaded) -> Load:
+    """What the run will carry."""
+    clients = config["cohort"]["clients"]
+    cohort = cohort_size(clients, config["cohort"]["fraction"])
+    up, kept = forecast(algorithm)[1], algorithm.keeps()
+    return Load(
+        data=sum(t.nbytes for samples in (loaded.train, loaded.test) for t in (samples.x, samples.y)),
+        server=nbytes(algorithm.facts.initial) + slot_bytes(algorithm, "server"),
+        kept=slot_bytes(algorithm, "client"),
+        mail=slot_bytes(algorithm, "mailbox"),
+        up=sum(up.values()),
+        up_kept=sum(size for name, size in up.items() if name in kept),
+        keepers=min(clients, cohort * config["rounds"]),
+        cohort=cohort,
+        between=min(clients, cohort * min(config["every"]["checkpoint"], config["rounds"])),
     )
 
 

@@ -1,26 +1,24 @@
-"""Checkpoints: tensors in safetensors files, and one small pointer that is replaced when all of them are written."""
+"""Checkpoints: tensors in files of their own, and one small pointer that is replaced when all of them are written."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import safetensors.torch
-import torch
-from safetensors import SafetensorError
-from torch import Tensor
-
-from fedexp.errors import CheckpointError
-from fedexp.rundir import write_atomically, write_json
+from fedexp.errors import CheckpointError, DamagedError
+from fedexp.rundir import write_atomically, writing
+from fedexp.shelf import Entry, Shelf, model_file
 from fedexp.state import ServerState, Tree
 from fedexp.store import ClientStore
 
-VERSION = 2
-POINTER = "latest.json"
+VERSION = 3
+LATEST, PREVIOUS = "latest.json", "previous.json"
+LOG = logging.getLogger(__name__)
 
 
 @dataclass
@@ -33,112 +31,158 @@ class Saved:
     seconds: dict[str, float] = field(default_factory=dict)
 
 
-class Checkpoint:
-    """The checkpoint of one run, in its own folder."""
+@dataclass(frozen=True)
+class Pointer:
+    """What a checkpoint consists of. On file it carries its own checksum, so that a wrong digit is noticed."""
 
-    def __init__(self, folder: Path, plan: str) -> None:
-        self._folder, self._plan = folder, plan
-        self._clients: dict[int, tuple[str, str]] = {}  # id -> (file, sha256) on disk now
+    round: int
+    server: Entry
+    clients: dict[int, Entry]
+    commits: int  # the store's version
+    seconds: dict[str, float]
+
+    @property
+    def names(self) -> set[str]:
+        """The files it needs."""
+        return {self.server.name, *(entry.name for entry in self.clients.values())}
+
+    def text(self, plan: str) -> bytes:
+        """The pointer as it is written."""
+        content = {
+            "version": VERSION, "plan": plan, "round": self.round, "server": self.server, "commits": self.commits,
+            "seconds": self.seconds, "clients": {str(c): entry for c, entry in self.clients.items()},
+        }  # fmt: skip
+        return (json.dumps({**content, "sha256": _checksum(content)}) + "\n").encode()
+
+    @classmethod
+    def parse(cls, content: Mapping[str, Any]) -> Pointer:
+        """The pointer that was written."""
+        clients = {int(c): Entry(*entry) for c, entry in content["clients"].items()}
+        return cls(content["round"], Entry(*content["server"]), clients, content["commits"], content["seconds"])
+
+
+class Checkpoint:
+    """The last two checkpoints of one run, in a folder of their own; the older one is there in case of damage.
+
+    Args:
+        folder: Where they are.
+        plan: What they belong to.
+        hold: The most bytes of clients' slots in memory; None for all.
+    """
+
+    def __init__(self, folder: Path, plan: str, *, hold: int | None = None) -> None:
+        self._folder, self._plan, self._hold = folder, plan, hold
+        self._shelf = Shelf(folder)
+        self._last: Pointer | None = None  # the last one that was whole
+
+    def new_store(self) -> ClientStore:
+        """A store for a run that begins."""
+        return ClientStore(self._shelf, hold=self._hold)
 
     def save(self, saved: Saved) -> None:
-        """Writes the server and the clients that changed; the pointer is replaced last."""
-        self._folder.mkdir(parents=True, exist_ok=True)
-        stamp = f"{saved.state.round:06d}"
-        clients = dict(self._clients)
-        for client in saved.store.dirty:
-            name = f"client-{client:06d}-{stamp}.safetensors"
-            clients[client] = (name, self._write(name, saved.store.get(client)))
-        server = f"server-{stamp}.safetensors"
-        meta = {
-            "version": VERSION,
-            "round": saved.state.round,
-            "plan": self._plan,
-            "server": [server, self._write(server, _flatten_server(saved))],
-            "clients": {str(c): list(entry) for c, entry in clients.items()},
-            "seconds": saved.seconds,
-        }
-        write_json(self._folder / POINTER, meta)
-        self._clients = clients  # only now: a save that failed has changed nothing
-        saved.store.clean()
-        alive = {server, *(name for name, _ in clients.values())}
-        for path in self._folder.glob("*.safetensors"):
-            if path.name not in alive:
-                path.unlink()
-
-    def load(self) -> Saved | None:
-        """The last checkpoint; None if there is none.
+        """Writes the server and the clients that changed; the pointer is replaced last.
 
         Raises:
-            CheckpointError: If a file is missing or damaged, or was written under another plan.
+            DiskError: If a file cannot be written; the last checkpoint stays as it is.
         """
-        pointer = self._folder / POINTER
-        if not pointer.exists():
+        last, state = self._last, saved.state
+        saved.store.commit()
+        if last is not None and last.round == state.round:
+            return
+        clients = saved.store.write()
+        server = self._shelf.write(f"server-{state.round:06d}.safetensors", _flatten_server(saved))
+        self._shelf.sync()
+        new = Pointer(state.round, server, clients, saved.store.version, dict(saved.seconds))
+        if last is not None:
+            self._point(PREVIOUS, last)
+        self._point(LATEST, new)
+        self._last = new  # only now: a save that failed has changed nothing
+        self._keep(saved.store, new.names | (last.names if last else set()))
+
+    def load(self) -> Saved | None:
+        """The last checkpoint that is whole; None if there is none at all. Says so if it is not the last one.
+
+        Raises:
+            CheckpointError: If both are damaged, or were written under another plan.
+        """
+        if not any((self._folder / name).exists() for name in (LATEST, PREVIOUS)):
             return None
-        try:
-            meta = json.loads(pointer.read_text())
-            version, plan = meta["version"], meta["plan"]
-            if version != VERSION or plan != self._plan:
-                raise CheckpointError(
-                    f"{pointer} was written by another version or plan (version {version}, plan {plan}; "
-                    f"this run has version {VERSION}, plan {self._plan}). {_REMEDY}"
-                )
-            (server, sha256), round_, seconds = meta["server"], meta["round"], meta["seconds"]
-            files = {int(c): (name, sha) for c, (name, sha) in meta["clients"].items()}
-        except (ValueError, KeyError, TypeError, AttributeError) as cause:
-            raise CheckpointError(f"{pointer} is not readable ({cause}). {_REMEDY}") from cause
-        state, best = _unflatten_server(self._read(server, sha256), round_)
-        clients = {c: self._read(name, sha) for c, (name, sha) in files.items()}
-        self._clients = files
-        return Saved(state, ClientStore(clients), best, seconds)
+        damage: list[str] = []
+        for name in (LATEST, PREVIOUS):
+            try:
+                pointer = self._read(name)
+                saved = self._take_up(pointer)
+            except DamagedError as error:
+                damage.append(str(error))
+                continue
+            self._last = pointer
+            if damage:
+                LOG.warning("%s The run continues from the checkpoint before, after round %d.", *damage, pointer.round)
+            else:
+                self._keep(saved.store, pointer.names | self._older())
+            return saved
+        raise CheckpointError(f"{' '.join(damage)} {_REMEDY}")
 
     def clear(self) -> None:
-        """Removes the checkpoint, its pointer first."""
-        self._clients = {}
+        """Removes the checkpoints, their pointers first."""
+        self._last = None
         if self._folder.exists():
-            (self._folder / POINTER).unlink(missing_ok=True)
-            for path in self._folder.iterdir():
-                path.unlink()
+            for name in (PREVIOUS, LATEST):
+                (self._folder / name).unlink(missing_ok=True)
+            self._shelf.sweep(())
             self._folder.rmdir()
 
-    def _write(self, name: str, trees: Mapping[str, Tree]) -> str:
-        data = safetensors.torch.save(_flatten(trees))
-        write_atomically(self._folder / name, data)
-        return hashlib.sha256(data).hexdigest()
+    def _point(self, name: str, pointer: Pointer) -> None:
+        with writing(self._folder / name):
+            write_atomically(self._folder / name, pointer.text(self._plan))
 
-    def _read(self, name: str, sha256: str) -> dict[str, Tree]:
+    def _read(self, name: str) -> Pointer:
         path = self._folder / name
         try:
-            data = path.read_bytes()
+            content = json.loads(path.read_bytes())
+            checksum = content.pop("sha256", None)
+            if checksum not in (None, _checksum(content)):
+                raise DamagedError(f"{path} is damaged: its sha256 is not {checksum}.")
+            self._demand_same_plan(path, content["version"], content["plan"])
+            pointer = Pointer.parse(content)
         except OSError as cause:
-            raise CheckpointError(f"{path} is missing ({cause.strerror}). {_REMEDY}") from cause
-        if hashlib.sha256(data).hexdigest() != sha256:
-            raise CheckpointError(f"{path} is damaged: its sha256 is not {sha256}. {_REMEDY}")
+            raise DamagedError(f"{path} is missing or cannot be read ({cause.strerror}).") from cause
+        except (ValueError, KeyError, TypeError, AttributeError) as cause:
+            raise DamagedError(f"{path} is not readable ({cause}).") from cause
+        if checksum is None:
+            raise DamagedError(f"{path} is damaged: it has no sha256.")
+        return pointer
+
+    def _demand_same_plan(self, path: Path, version: int, plan: str) -> None:
+        if (version, plan) != (VERSION, self._plan):
+            raise CheckpointError(
+                f"{path} was written by another version or plan (version {version}, plan {plan}; "
+                f"this run has version {VERSION}, plan {self._plan}). {_REMEDY}"
+            )
+
+    def _take_up(self, pointer: Pointer) -> Saved:
+        state, best = _unflatten_server(self._shelf.read(pointer.server), pointer.round)
+        store = ClientStore(self._shelf, hold=self._hold, files=pointer.clients, version=pointer.commits)
+        store.load()
+        return Saved(state, store, best, pointer.seconds)
+
+    def _older(self) -> set[str]:
+        """The files of the checkpoint before the last, if there is one."""
         try:
-            return _unflatten(safetensors.torch.load(data))
-        except (SafetensorError, ValueError) as cause:
-            raise CheckpointError(f"{path} is damaged ({cause}). {_REMEDY}") from cause
+            return self._read(PREVIOUS).names
+        except CheckpointError:
+            return set()
+
+    def _keep(self, store: ClientStore, names: set[str]) -> None:
+        store.pin(names)
+        self._shelf.sweep({LATEST, PREVIOUS, *names})
 
 
 _REMEDY = "Run again with force=true to start from the beginning, or delete the run's checkpoint folder."
 
 
-def _flatten(trees: Mapping[str, Tree]) -> Tree:
-    """One tree with keys ``number|slot|name``: safetensors keeps no order, and sums depend on it in their last bits.
-
-    A tree without tensors has the name "".
-    """
-    pairs = [(s, n, v) for s, tree in trees.items() for n, v in (tree or {"": torch.empty(0)}).items()]
-    return {f"{i:08d}|{slot}|{name}": v.clone().contiguous() for i, (slot, name, v) in enumerate(pairs)}
-
-
-def _unflatten(flat: Mapping[str, Tensor]) -> dict[str, Tree]:
-    trees: dict[str, Tree] = {}
-    for key in sorted(flat):
-        slot, _, name = key.partition("|")[2].rpartition("|")
-        tree = trees.setdefault(slot, {})
-        if name:
-            tree[name] = flat[key]
-    return trees
+def _checksum(content: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 
 def _flatten_server(saved: Saved) -> dict[str, Tree]:
@@ -163,5 +207,5 @@ def _unflatten_server(trees: Mapping[str, Tree], round_: int) -> tuple[ServerSta
 
 def save_model(path: Path, model: Tree, metadata: dict[str, Any]) -> None:
     """Writes a final model for others to load with safetensors."""
-    text = {k: str(v) for k, v in metadata.items()}
-    safetensors.torch.save_file({k: v.clone().contiguous() for k, v in model.items()}, path, metadata=text)
+    with writing(path):
+        write_atomically(path, model_file(model, {k: str(v) for k, v in metadata.items()}))

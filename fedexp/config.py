@@ -25,7 +25,7 @@ Config = dict[str, Any]
 
 # What does not change a run's numbers, and therefore not its identity either.
 IRRELEVANT = (
-    "out", "name", "plan", "force", "keep", "tracker", "data.root", "data.download", "data.cache",
+    "out", "name", "plan", "force", "keep", "store", "tracker", "data.root", "data.download", "data.cache",
     "data.writers", "every.checkpoint", "choices",
 )  # fmt: skip
 

@@ -16,6 +16,7 @@ from fedexp.algorithm import Algorithm
 from fedexp.checkpoint import Checkpoint, Saved
 from fedexp.client import Job, Result
 from fedexp.display import Display
+from fedexp.errors import CheckpointError
 from fedexp.evaluate import Score, aggregation, personalization
 from fedexp.executor import Executor, in_order
 from fedexp.ledger import Ledger
@@ -24,7 +25,6 @@ from fedexp.rundir import Record, RunDir
 from fedexp.sampler import UniformSampler
 from fedexp.server import Weighting, advance, cohort_weights
 from fedexp.state import Message, Tree, digest
-from fedexp.store import ClientStore
 from fedexp.track.base import RunCard, Tracker
 
 
@@ -62,6 +62,10 @@ class Engine:
         try:
             for t in range(self.saved.state.round, self.rounds):
                 self._play(t)
+                if (t + 1) % self.every.checkpoint == 0 or t + 1 == self.rounds:
+                    self._save()
+        except CheckpointError:  # another checkpoint with damaged slots would push out one that is whole
+            raise
         except BaseException:
             self._save()
             raise
@@ -70,7 +74,7 @@ class Engine:
     def open(self) -> int:
         """Takes up the last checkpoint, or begins; returns the rounds already done."""
         fresh = self.algorithm.fresh_state()
-        self.saved = self.checkpoint.load() or Saved(fresh, ClientStore())
+        self.saved = self.checkpoint.load() or Saved(fresh, self.checkpoint.new_store())
         self.saved.state.mailboxes = {**fresh.mailboxes, **self.saved.state.mailboxes}
         self.rundir.cut(self.saved.state.round)
         self.records = self.rundir.records()
@@ -79,15 +83,17 @@ class Engine:
 
     def _play(self, t: int) -> None:
         """One round, whole or not at all."""
-        before = replace(self.saved, store=self.saved.store.copy())
+        before = replace(self.saved)
+        before.store.commit()  # what is staged belongs to the rounds before
         try:
             self._play_through(t)
         except BaseException:
             self.saved = before
+            before.store.rollback()
             raise
 
     def _play_through(self, t: int) -> None:
-        """One round: work, advance, write down, test, keep."""
+        """One round: work, advance, write down, test."""
         cohort = self.sampler(t)
         self.display.cohort(t + 1, len(cohort))
         results = self._exchange(t, cohort)
@@ -95,11 +101,9 @@ class Engine:
         self._write_rows(t, results)
         if due:
             self._evaluate(t, results)
-        if (t + 1) % self.every.checkpoint == 0 or t + 1 == self.rounds:
-            self._save()
 
     def _exchange(self, t: int, cohort: Sequence[int]) -> dict[int, Result]:
-        """The two messages of a round. Nothing is changed until every client of the cohort has answered."""
+        """The two messages of a round. The state is changed when every client of the cohort has answered."""
         state, store = self.saved.state, self.saved.store
         done: dict[int, Result] = {}
 
@@ -109,7 +113,8 @@ class Engine:
                 self.ledger.count(t + 1, result.client, "up", result.uplink)
                 self._clock(result.seconds)
                 self.display.client(sum(result.seconds.values()))
-                done[result.client] = replace(result, uplink={})  # reduced, then forgotten
+                store.put(result.client, result.private)
+                done[result.client] = replace(result, uplink={}, private={})  # reduced and stored, then forgotten
                 yield result.client, result.uplink
 
         weights = cohort_weights(self.algorithm, self.weighting, cohort)
@@ -118,8 +123,6 @@ class Engine:
         new = advance(self.algorithm, state, weights, uplinks(), self.classify)
         worked = sum(self.saved.seconds.values()) - worked
         self._clock({"aggregate": time.perf_counter() - started - worked})
-        for client, result in done.items():
-            store.put(client, result.private)
         self.saved.state = new
         return done
 

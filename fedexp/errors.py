@@ -29,3 +29,11 @@ class ClientError(FedexpError):
 
 class CheckpointError(FedexpError):
     """A checkpoint is corrupt or belongs to another run."""
+
+
+class DamagedError(CheckpointError):
+    """A file of a checkpoint is missing, or is not what was written."""
+
+
+class DiskError(FedexpError):
+    """A file of the run cannot be written."""

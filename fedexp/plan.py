@@ -18,11 +18,12 @@ from fedexp.algorithm import PER_STEP, SEAMS, Algorithm
 from fedexp.component import overrides
 from fedexp.config import Config, title
 from fedexp.display import human_bytes
+from fedexp.footprint import Footprint
 from fedexp.models.split import SplitModel
 from fedexp.partition.base import ClientSplit, digest
 from fedexp.partition.summary import Summary, summarise, warnings
 from fedexp.sampler import cohort_size
-from fedexp.state import nbytes, pick
+from fedexp.state import Scope, nbytes, pick
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,13 @@ class Plan:
 
 
 def describe(
-    algorithm: Algorithm, config: Config, net: SplitModel, splits: Sequence[ClientSplit], targets: NDArray[np.int64]
+    algorithm: Algorithm,
+    config: Config,
+    net: SplitModel,
+    splits: Sequence[ClientSplit],
+    targets: NDArray[np.int64],
+    footprint: Footprint,
+    more_notes: Sequence[str] = (),
 ) -> Plan:
     """Says what would run."""
     summary = summarise(splits, targets, algorithm.facts.n_classes)
@@ -66,9 +73,8 @@ def describe(
         "messages": {"down": down, "up": up},
         "bytes_per_client_and_round": {"down": sum(down.values()), "up": sum(up.values())},
         "bytes_per_round": {"down": cohort * sum(down.values()), "up": cohort * sum(up.values())},
-        "bytes_kept_per_client": sum(
-            _slot_bytes(algorithm, n) for n, s in algorithm.slots.items() if s.scope == "client"
-        ),
+        "bytes_kept_per_client": slot_bytes(algorithm, "client"),
+        "footprint": footprint.as_dict(),
         "cohort": {"clients": config["cohort"]["clients"], "per_round": cohort},
         "rounds": config["rounds"],
         "parameters": {
@@ -80,7 +86,7 @@ def describe(
         "feature_dim": net.feature_dim,
         "partition": summary.as_dict(),
         "partition_digest": digest(splits),
-        "notes": [*notes, *(f"partition: {w}" for w in warnings(summary))],
+        "notes": [*notes, *(f"partition: {w}" for w in warnings(summary)), *more_notes],
     }
     return Plan(content, summary, title(config))
 
@@ -96,6 +102,11 @@ def forecast(algorithm: Algorithm) -> tuple[dict[str, int], dict[str, int]]:
 def _acting(algorithm: Algorithm, phase: str) -> list[str]:
     """The per-step seams in use in a phase, as ``component.seam``."""
     return [f"{key}.{seam}" for seam in PER_STEP for key, _ in algorithm.active(phase, seam)]
+
+
+def slot_bytes(algorithm: Algorithm, scope: Scope) -> int:
+    """Bytes of all slots of a scope; of one client, where each has its own."""
+    return sum(_slot_bytes(algorithm, n) for n, s in algorithm.slots.items() if s.scope == scope)
 
 
 def _slot_bytes(algorithm: Algorithm, name: str) -> int:
@@ -130,6 +141,11 @@ def _tables(content: dict[str, Any]) -> list[Table]:
     numbers.add_row("rounds", str(content["rounds"]))
     per_round = content["bytes_per_round"]
     numbers.add_row("bytes per round", f"{human_bytes(per_round['down'])} down, {human_bytes(per_round['up'])} up")
+    footprint = content["footprint"]
+    numbers.add_row("store", footprint["store"])
+    for place in ("memory", "disk"):
+        parts_of = ", ".join(f"{k} {human_bytes(v)}" for k, v in footprint[place].items() if v)
+        numbers.add_row(f"{place}, at most", f"{human_bytes(sum(footprint[place].values()))}: {parts_of}")
     return [phases, parts, state, numbers]
 
 

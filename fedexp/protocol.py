@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -43,7 +43,7 @@ class Protocol:
         if not self.all_clients or "personalization" not in engine.records[-1]:
             return {}
         clients = range(engine.algorithm.facts.n_clients)
-        results = {r.client: r for r in engine.executor.map(engine.jobs(clients))}
+        results = {r.client: replace(r, uplink={}, private={}) for r in engine.executor.map(engine.jobs(clients))}
         detail = _all_clients(results)
         return {"personalization": {"all_clients": detail["accuracy"], "all_clients_detail": detail}}
 

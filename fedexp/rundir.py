@@ -6,28 +6,56 @@ import csv
 import fcntl
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 
-from fedexp.errors import FedexpError
+from fedexp.errors import DiskError, FedexpError
 
 Record = dict[str, Any]
 
 
-def write_atomically(path: Path, data: bytes) -> None:
-    """Writes a whole file or nothing: a reader never sees half of it, and a crash leaves the old one."""
+def write_atomically(path: Path, data: bytes, *, sync: bool = True) -> None:
+    """Writes a whole file or nothing: a reader never sees half of it, and a crash leaves the old one.
+
+    A power failure may leave neither, unless ``sync`` has the disk itself confirm.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("wb") as file:
             file.write(data)
             file.flush()
-            os.fsync(file.fileno())
+            if sync:
+                os.fsync(file.fileno())
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+    if sync:
+        sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Waits until the names in a folder are on the disk itself."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Says what to do where a file of a run cannot be written."""
+    try:
+        yield
+    except OSError as cause:
+        raise DiskError(
+            f"{path} could not be written ({cause.strerror or cause}). The last checkpoint is as it was: make room, or "
+            "see to the folder's permissions, and the same command continues from it."
+        ) from cause
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -75,11 +103,13 @@ class RunDir:
 
     def write(self, name: str, value: Any) -> None:
         """Writes a JSON file of the run."""
-        write_json(self.path / name, value)
+        with writing(self.path / name):
+            write_json(self.path / name, value)
 
     def write_text(self, name: str, text: str) -> None:
         """Writes a text file of the run."""
-        write_atomically(self.path / name, text.encode())
+        with writing(self.path / name):
+            write_atomically(self.path / name, text.encode())
 
     # ------------------------------------------------------------ growing files
     def records(self) -> list[Record]:
@@ -89,14 +119,15 @@ class RunDir:
 
     def append_record(self, record: Record) -> None:
         """Adds an evaluated round to metrics.jsonl."""
-        with (self.path / "metrics.jsonl").open("a") as file:
+        path = self.path / "metrics.jsonl"
+        with writing(path), path.open("a") as file:
             file.write(json.dumps(record) + "\n")
 
     def append_rows(self, name: str, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
         """Adds rows to a CSV file, which begins with its columns."""
         path = self.path / name
         new = not path.exists()
-        with path.open("a", newline="") as file:
+        with writing(path), path.open("a", newline="") as file:
             writer = csv.DictWriter(file, columns, lineterminator="\n")
             if new:
                 writer.writeheader()

@@ -70,6 +70,7 @@ class Settings:
     plan: bool
     force: bool
     keep: Literal["model", "all"]
+    store: Literal["auto", "memory", "disk"]
     pool: Literal["train", "all"]
     algo: Any
     data: Any

@@ -76,10 +76,15 @@ def nbytes(a: Mapping[str, Tensor]) -> int:
 
 def digest(trees: Mapping[str, Mapping[str, Tensor]]) -> str:
     """sha256 over slot names, tensor names, shapes, types and values, independent of insertion order."""
+    return digest_in_order((slot, trees[slot]) for slot in sorted(trees))
+
+
+def digest_in_order(trees: Iterable[tuple[str, Mapping[str, Tensor]]]) -> str:
+    """``digest`` of slots that come one by one, in sorted order."""
     sha = hashlib.sha256()
-    for slot in sorted(trees):
-        for name in sorted(trees[slot]):
-            value = trees[slot][name].detach().cpu().contiguous()
+    for slot, tree in trees:
+        for name in sorted(tree):
+            value = tree[name].detach().cpu().contiguous()
             sha.update(f"{slot}|{name}|{value.dtype}|{tuple(value.shape)}|".encode())
             sha.update(value.numpy().tobytes())
     return sha.hexdigest()

@@ -88,6 +88,7 @@ def trial(
     optimizer: Sgd | None = None,
     fraction: float = 0.6,
     weighting: Weighting = "samples",
+    hold: int | None = None,
 ) -> Engine:
     """An engine on tiny data, opened and ready to run."""
     data, net = tiny_data(), tiny_net(norm=norm)
@@ -101,7 +102,7 @@ def trial(
     engine = Engine(
         algorithm=algorithm, executor=(executor or _serial)(worker), classify=worker.classify,
         sampler=UniformSampler(0, CLIENTS, fraction), weighting=weighting, rounds=rounds, every=Every(1, 1),
-        protocol=Protocol(), rundir=RunDir(folder), checkpoint=Checkpoint(folder / "checkpoint", "trial"),
+        protocol=Protocol(), rundir=RunDir(folder), checkpoint=Checkpoint(folder / "checkpoint", "trial", hold=hold),
         tracker=NoTracker(), display=SilentDisplay(),
     )  # fmt: skip
     folder.mkdir(parents=True, exist_ok=True)

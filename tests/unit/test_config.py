@@ -173,7 +173,7 @@ def changed(config: dict[str, Any], path: tuple[str, ...]) -> dict[str, Any]:
 
 
 IRRELEVANT = {
-    "out", "name", "plan", "force", "keep", "tracker._target_", "data.root", "data.cache", "data.download",
+    "out", "name", "plan", "force", "keep", "store", "tracker._target_", "data.root", "data.cache", "data.download",
     "every.checkpoint",
 }  # fmt: skip
 

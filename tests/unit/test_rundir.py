@@ -42,17 +42,16 @@ def test_a_failing_write_leaves_the_old_file_and_nothing_else(tmp_path, monkeypa
 
 def test_the_file_is_complete_and_synced_before_it_gets_its_name(tmp_path, monkeypatch):
     path = tmp_path / "file"
-    synced: list[bytes] = []
+    synced: list[tuple[bool, bytes]] = []
     fsync = os.fsync
 
     def watched(descriptor):
         fsync(descriptor)
-        assert not path.exists()
-        synced.append(next(tmp_path.iterdir()).read_bytes())
+        synced.append((path.exists(), next(tmp_path.iterdir()).read_bytes()))
 
     monkeypatch.setattr(os, "fsync", watched)
     write_atomically(path, b"content")
-    assert synced == [b"content"]
+    assert synced == [(False, b"content"), (True, b"content")]  # then its name
 
 
 # ---------------------------------------------------------------- growing files

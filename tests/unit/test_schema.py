@@ -119,6 +119,7 @@ WRONG = [
     ("evaluate.protocol", "mean", "evaluate.protocol must be one of map, fedgela, fedrema, not 'mean'"),
     ("weighting", "equal", "weighting must be one of uniform, samples, not 'equal'"),
     ("keep", "some", "keep must be one of model, all, not 'some'"),
+    ("store", "ram", "store must be one of auto, memory, disk, not 'ram'"),
     ("plan", 3, "plan must be true or false, not 3"),
     ("cohort", 5, "cohort must be a group of settings, not 5"),
     ("algo.rs.alpha", "x", "algo.rs.alpha must be a number, not 'x'"),
