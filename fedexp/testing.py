@@ -171,9 +171,9 @@ def order_does_not_matter(components: Components) -> None:
 
 
 def resume_is_exact(components: Components) -> None:
-    """I2: a run that stops and is taken up from its files ends like one that never stopped."""
+    """I2: a run that stops and is taken up from its files ends like one that never stopped; slots may be on disk."""
     with tempfile.TemporaryDirectory(prefix="fedexp-trial-") as folder:
-        first = trial(components, Path(folder), rounds=3)
+        first = trial(components, Path(folder), rounds=3, hold=0)
         first.rounds = 1
         first.run(card(first))
         second = trial(components, Path(folder), rounds=3)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import re
+import resource
 import signal
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from safetensors.torch import load_file
 import fedexp
 from fedexp.client import ClientModule
 from fedexp.config import composed, run_path
-from fedexp.errors import CheckpointError, ClientError
+from fedexp.errors import CheckpointError, ClientError, DiskError
 from fedexp.rundir import RunDir
 from fedexp.seeding import derive
 from fedexp.state import digest
@@ -201,6 +202,37 @@ def test_a_damaged_checkpoint_is_refused_with_the_way_out(tmp_path):
     with pytest.raises(CheckpointError):
         fedexp.run(command)
     assert fedexp.run([*command, "force=true"]).status == "finished"
+
+
+@pytest.mark.parametrize(("pattern", "store"), [("latest.json", "memory"), ("client-*-000003.*", "disk")])
+def test_the_checkpoint_before_a_damaged_one_gives_the_same_end(tmp_path, uninterrupted, pattern, store):
+    command = [*SHORT, f"out={tmp_path}", f"store={store}"]
+    path = stopped_at(command, 4)  # checkpoints after rounds 2 and 3
+    damaged = next((path / "checkpoint").glob(pattern))
+    data = damaged.read_bytes()
+    damaged.write_bytes(data[: len(data) // 2])
+    done = ran(command, tmp_path / "output")
+    assert done.code == 0, done.err
+    assert str(damaged) in done.err
+    assert "The run continues from the checkpoint before, after round 2." in done.err
+    assert "continues after round 2 of 4" in done.out
+    assert numbers(path) == uninterrupted["short"]
+
+
+def test_a_full_disk_stops_the_run_and_the_same_command_continues(tmp_path, uninterrupted):
+    """No file may grow beyond a limit that the server's does: the system itself refuses to write it."""
+    command = [*SHORT, f"out={tmp_path}", "store=disk"]
+    path = stopped_at(command, 4)
+    kept = {p.name: p.read_bytes() for p in (path / "checkpoint").iterdir()}
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(kept["server-000003.safetensors"]) - 1, hard))
+    try:
+        with pytest.raises(DiskError, match=r"server-000004\S+ could not be written .*: make room.* the same command"):
+            fedexp.run(command)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert {n: d for n, d in kept.items() if (path / "checkpoint" / n).read_bytes() != d} == {}
+    assert numbers(fedexp.run(command).path) == uninterrupted["short"]
 
 
 def test_another_partition_under_the_same_name_is_refused(tmp_path, monkeypatch):
