@@ -95,15 +95,19 @@ class Algorithm:
         mailboxes: dict[str, dict[int, Tree]] = {n: {} for n, s in self.slots.items() if s.scope == "mailbox"}
         return ServerState(0, dict(self.facts.initial), server, mailboxes)
 
+    def broadcast(self, state: ServerState) -> Message:
+        """What the server sends to every client of a round."""
+        model: Message = {"model": pick(state.model, self.travelling)} if self.travelling else {}
+        return {**model, **{n: state.slots[n] for n, s in self.slots.items() if s.scope == "server" and s.down}}
+
+    def mail(self, state: ServerState, client: int) -> Message:
+        """What the server sends to one client alone."""
+        boxes = ((n, s) for n, s in self.slots.items() if s.scope == "mailbox" and s.down)
+        return {n: state.mailboxes[n].get(client) or s.init(self.init(n, state.model)) for n, s in boxes}
+
     def downlink(self, state: ServerState, client: int) -> Message:
-        """What the server sends to a client."""
-        message: Message = {"model": pick(state.model, self.travelling)} if self.travelling else {}
-        for name, slot in self.slots.items():
-            if slot.scope == "server" and slot.down:
-                message[name] = state.slots[name]
-            elif slot.scope == "mailbox" and slot.down:
-                message[name] = state.mailboxes[name].get(client) or slot.init(self.init(name, state.model))
-        return message
+        """All that the server sends to a client."""
+        return {**self.broadcast(state), **self.mail(state, client)}
 
     def open(self, message: Message, private: Private) -> tuple[Tree, Private]:
         """The received weights, and the client's private slots, made where it has none yet."""

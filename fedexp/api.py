@@ -101,6 +101,7 @@ def _hold(experiment: Any, rundir: RunDir, display: Display, console: Console, s
         result = _conclude(config, rundir, engine, experiment, setup)
     finally:
         display.stop()
+        engine.executor.close()
         engine.tracker.finish(result)
     summary(result, console)
     return Result("finished", rundir.path, result)
@@ -115,6 +116,7 @@ def _conclude(config: Config, rundir: RunDir, engine: Any, experiment: Any, setu
         for goal, extra in engine.protocol.conclude(engine).items():
             blocks[goal] = {**blocks.get(goal, {}), **extra}
     seconds = {"setup": setup, **engine.saved.seconds}
+    seconds["elapsed"] += setup + seconds["final"]
     result = {
         "status": "finished",
         "run": run_id(config),

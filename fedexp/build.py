@@ -23,21 +23,21 @@ from fedexp.data.source import Loaded, Samples
 from fedexp.display import Display
 from fedexp.engine import Engine, Every
 from fedexp.errors import ConfigError, FedexpError, PartitionError, PlanError
-from fedexp.executor import Executor
+from fedexp.evaluate import Stretches, batch_size
+from fedexp.execute.base import Blueprint
 from fedexp.footprint import HOLD, Footprint, Load, Room
-from fedexp.loops import Loop
+from fedexp.loops import accelerators
 from fedexp.models.split import SplitModel
-from fedexp.network import layout_of, tensors
-from fedexp.optim import OptimizerFactory
+from fedexp.network import classify, layout_of, tensors
 from fedexp.partition.base import ClientSplit, split
 from fedexp.plan import Plan, describe, forecast, slot_bytes
 from fedexp.protocol import FedGelaProtocol, FedRemaProtocol, Protocol
 from fedexp.rundir import RunDir
-from fedexp.sampler import UniformSampler, cohort_size
+from fedexp.sampler import Mishaps, UniformSampler, cohort_size
 from fedexp.seeding import numpy_rng, seeded
 from fedexp.state import nbytes, snapshot
 from fedexp.track.base import RunCard, Tracker
-from fedexp.worker import Worker
+from fedexp.worker import Faults
 
 
 @dataclass(frozen=True)
@@ -55,28 +55,32 @@ class Experiment:
     def engine(self, rundir: RunDir, display: Display) -> Engine:
         """The engine, with its worker, executor and tracker."""
         config = self.config
-        loop: Loop = make(config["loop"])
-        optimizer: OptimizerFactory = make(config["optim"])
-        local = Local(**config["local"])
-        data = self.data.to(loop.device)
-
-        def executor(algorithm: Algorithm, setting: Local) -> tuple[Worker, Executor]:
-            worker = Worker(self.net, data, algorithm, loop, optimizer, setting)
-            return worker, make(config["executor"], worker=worker)
-
-        worker, main = executor(self.algorithm, local)
-        plain = partial(Algorithm.compile, {}, self.algorithm.facts)
-        tuning = replace(local, epochs=config["evaluate"]["finetune_epochs"])
+        blueprint = Blueprint(
+            net=self.net,
+            data=self.data,
+            components=self.algorithm.components,
+            facts=self.algorithm.facts,
+            loop=make({**config["loop"], "_partial_": True}),
+            optimizer=make(config["optim"]),
+            local=Local(**config["local"]),
+            faults=Faults(config["faults"], config["limit"]),
+            devices=accelerators(config["loop"]["accelerator"]),
+        )
+        tuning = replace(blueprint.local, epochs=config["evaluate"]["finetune_epochs"])
+        plain = replace(blueprint, components={}, local=tuning)
         tracker: Tracker = make(config["tracker"])
+        test = self.data.test
         return Engine(
             algorithm=self.algorithm,
-            executor=main,
-            classify=worker.classify,
+            executor=make(config["executor"], blueprint=blueprint, say=display.note),
+            classify=partial(classify, self.net),
+            tests=Stretches(len(test.y), batch_size(test.x[0].numel())),
             sampler=UniformSampler(config["seed"], **config["cohort"]),
+            mishaps=Mishaps(config["seed"], **config["mishaps"]),
             weighting=config["weighting"],
             rounds=config["rounds"],
             every=Every(**config["every"]),
-            protocol=_protocol(config["evaluate"], lambda: executor(plain(), tuning)[1]),
+            protocol=_protocol(config["evaluate"], plain),
             rundir=rundir,
             checkpoint=Checkpoint(rundir.path / "checkpoint", self.plan.digest, hold=self.hold),
             tracker=tracker,
@@ -163,6 +167,11 @@ def _out_of_range(config: Config) -> Iterator[str]:
         yield f"cohort.fraction must be in (0, 1], not {cohort['fraction']}: a cohort needs a client"
     if (window := config["evaluate"]["window"]) is not None and window <= 0:
         yield f"evaluate.window must be greater than 0, not {window}"
+    for key, value in config["mishaps"].items():
+        if not 0 <= value <= 1:
+            yield f"mishaps.{key} must be between 0 and 1, not {value}"
+    if (limit := config["limit"]) is not None and limit <= 0:
+        yield f"limit must be greater than 0 or null, not {limit}"
     if (clip := local["clip"]) is not None and clip <= 0:
         yield f"local.clip must be greater than 0 or null, not {clip}"
 
@@ -240,11 +249,11 @@ def _load(config: Config, algorithm: Algorithm, loaded: Loaded) -> Load:
     )
 
 
-def _protocol(settings: Mapping[str, Any], finetune: Callable[[], Executor]) -> Protocol:
+def _protocol(settings: Mapping[str, Any], plain: Blueprint) -> Protocol:
     chosen = {k: v for k, v in settings.items() if k in ("window", "all_clients") and v is not None}
     makers: dict[str, Callable[..., Protocol]] = {
         "map": Protocol,
-        "fedgela": partial(FedGelaProtocol, finetune=finetune),
+        "fedgela": partial(FedGelaProtocol, plain=plain),
         "fedrema": FedRemaProtocol,
     }
     return makers[settings["protocol"]](**chosen)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import lightning
 import torch
@@ -36,21 +36,25 @@ class Job:
     client: int
     downlink: Message
     private: Private
+    weight: float = 1.0  # of its uploads, where they are weighted
+    share: float = 1.0  # of the local steps that it does; a straggler does fewer
     test_globally: bool = False  # also test the trained model on the global test set
 
 
 @dataclass(frozen=True)
 class Result:
-    """What comes back: messages on the CPU, and what was measured."""
+    """What comes back: messages on the CPU, and what was measured. A client that failed has nothing but its error."""
 
     client: int
-    uplink: Message
-    private: Private
-    terms: dict[str, float]  # mean loss terms, "phase/term"
-    seconds: dict[str, float]
-    before: Score | None
-    after: Score | None
+    uplink: Message = field(default_factory=dict)
+    private: Private = field(default_factory=dict)
+    terms: dict[str, float] = field(default_factory=dict)  # mean loss terms, "phase/term"
+    seconds: dict[str, float] = field(default_factory=dict)
+    before: Score | None = None
+    after: Score | None = None
     globally: Score | None = None
+    sent: dict[str, int] = field(default_factory=dict)  # bytes of each upload
+    error: str | None = None
 
 
 class ClientModule(lightning.LightningModule):

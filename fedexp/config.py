@@ -93,6 +93,7 @@ def run_id(config: Config) -> str:
         for parent in parents:
             node = node[parent]
         node.pop(last, None)
+    relevant["executor"] = {"threads": relevant["executor"]["threads"]}  # where the work runs changes nothing
     return hashlib.sha256(json.dumps(relevant, sort_keys=True).encode()).hexdigest()[:10]
 
 

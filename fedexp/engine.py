@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -17,14 +18,16 @@ from fedexp.checkpoint import Checkpoint, Saved
 from fedexp.client import Job, Result
 from fedexp.display import Display
 from fedexp.errors import CheckpointError
-from fedexp.evaluate import Score, aggregation, personalization
-from fedexp.executor import Executor, in_order
+from fedexp.evaluate import Score, Stretches, aggregation, personalization, pooled
+from fedexp.execute.base import Executor, visited
+from fedexp.execute.task import Test, TestServer, Train, in_order
 from fedexp.ledger import Ledger
 from fedexp.protocol import Protocol
+from fedexp.reduce import Fold, blocks
 from fedexp.rundir import Record, RunDir
-from fedexp.sampler import UniformSampler
+from fedexp.sampler import Mishaps, UniformSampler, largest_first
 from fedexp.server import Weighting, advance, cohort_weights
-from fedexp.state import Message, Tree, digest
+from fedexp.state import Message, Tree, digest, sizes
 from fedexp.track.base import RunCard, Tracker
 
 
@@ -43,7 +46,9 @@ class Engine:
     algorithm: Algorithm
     executor: Executor
     classify: Callable[[Tree, Tensor], Tensor]
+    tests: Stretches
     sampler: UniformSampler
+    mishaps: Mishaps
     weighting: Weighting
     rounds: int
     every: Every
@@ -94,6 +99,7 @@ class Engine:
 
     def _play_through(self, t: int) -> None:
         """One round: work, advance, write down, test."""
+        self._began = time.perf_counter()
         cohort = self.sampler(t)
         self.display.cohort(t + 1, len(cohort))
         results = self._exchange(t, cohort)
@@ -101,42 +107,92 @@ class Engine:
         self._write_rows(t, results)
         if due:
             self._evaluate(t, results)
+        self._clock({"elapsed": time.perf_counter() - self._began})
 
     def _exchange(self, t: int, cohort: Sequence[int]) -> dict[int, Result]:
         """The two messages of a round. The state is changed when every client of the cohort has answered."""
-        state, store = self.saved.state, self.saved.store
-        done: dict[int, Result] = {}
-
-        def uplinks() -> Iterator[tuple[int, Message]]:
-            jobs = (self._job(t, c, counted=True) for c in cohort)
-            for result in in_order(cohort, self.executor.map(jobs)):
-                self.ledger.count(t + 1, result.client, "up", result.uplink)
-                self._clock(result.seconds)
-                self.display.client(sum(result.seconds.values()))
-                store.put(result.client, result.private)
-                done[result.client] = replace(result, uplink={}, private={})  # reduced and stored, then forgotten
-                yield result.client, result.uplink
-
-        weights = cohort_weights(self.algorithm, self.weighting, cohort)
+        state = self.saved.state
         self.ledger.drop_round()
-        started, worked = time.perf_counter(), sum(self.saved.seconds.values())
-        new = advance(self.algorithm, state, weights, uplinks(), self.classify)
-        worked = sum(self.saved.seconds.values()) - worked
-        self._clock({"aggregate": time.perf_counter() - started - worked})
+        order = largest_first(cohort, self.algorithm.facts.counts)
+        weights = cohort_weights(self.algorithm, self.weighting, order)
+        fold, results = self._work(t, order, weights)
+        there = [c for c in order if results[c].error is None]
+        share = 1.0 if len(there) == len(order) else sum(weights[c] for c in there)
+        with self.timed("aggregate"):
+            if there:
+                weights = {c: weights[c] / share for c in there}
+                new = advance(self.algorithm, state, weights, fold, self.classify, share)
+            else:
+                new = replace(state, round=t + 1)
         self.saved.state = new
-        return done
+        return {c: results[c] for c in sorted(order)}
 
-    def _job(self, t: int, client: int, *, counted: bool = False) -> Job:
-        message = self.algorithm.downlink(self.saved.state, client)
-        if counted:
-            self.ledger.count(t + 1, client, "down", message)
-        return Job(
-            t, client, message, self.saved.store.get(client), self.protocol.tests_clients_globally(self.algorithm)
-        )
+    def _work(self, t: int, order: Sequence[int], weights: Mapping[int, float]) -> tuple[Fold, dict[int, Result]]:
+        """The cohort's uploads, reduced as they come, and its results without them."""
+        broadcast = self.algorithm.broadcast(self.saved.state)
+        globally = self.protocol.tests_clients_globally(self.algorithm)
+        results: dict[int, Result] = {}
 
+        def job(client: int) -> Job:
+            made = self._job(t, client, broadcast)
+            self.ledger.count(t + 1, client, "down", sizes(made.downlink))
+            return replace(made, weight=weights[client], share=self.mishaps.share(t, client), test_globally=globally)
+
+        gone = self.mishaps.dropped(t, order)
+        for client in gone:
+            job(client)  # it gets the message, and is not heard of again
+            results[client] = Result(client, error="dropped out")
+        staying = blocks([c for c in order if c not in gone])
+        tasks = (Train(i, tuple(job(c) for c in block)) for i, block in enumerate(staying))
+        fold = Fold.empty(self.algorithm)
+        for answer in in_order(self.executor.map(tasks, broadcast), len(staying)):
+            self._clock({"transfer": answer.transfer})
+            with self.timed("aggregate"):
+                fold.merge(answer.fold)
+            for result in answer.results:
+                self._note(t, result)
+                self.saved.store.put(result.client, result.private)
+                results[result.client] = replace(result, private={})  # stored, then forgotten
+        return fold, results
+
+    def _note(self, t: int, result: Result) -> None:
+        """Counts what a client sent and took."""
+        self._clock(result.seconds)
+        self.display.client(sum(result.seconds.values()))
+        if result.error is None:
+            self.ledger.count(t + 1, result.client, "up", result.sent)
+        else:
+            self.ledger.count(t + 1, result.client, "up", {"failed": 0})
+            self.display.note(f"left out: {result.error}")
+
+    def _job(self, t: int, client: int, broadcast: Message) -> Job:
+        message = {**broadcast, **self.algorithm.mail(self.saved.state, client)}
+        return Job(t, client, message, self.saved.store.get(client))
+
+    # ------------------------------------------------------------ for protocols: of these results nothing is kept
     def jobs(self, clients: Sequence[int]) -> Iterator[Job]:
-        """Jobs against the state as it stands, for tests; nothing of their results is kept."""
-        return (self._job(self.saved.state.round, c) for c in clients)
+        """Jobs against the state as it stands."""
+        broadcast = self.algorithm.broadcast(self.saved.state)
+        return (self._job(self.saved.state.round, c, broadcast) for c in clients)
+
+    def visit(self, clients: Sequence[int]) -> dict[int, Result]:
+        """What another round of these clients would measure."""
+        return visited(self.executor, self.jobs(clients), self.algorithm.broadcast(self.saved.state))
+
+    def test_clients(self, clients: Sequence[int]) -> dict[int, Score | None]:
+        """Tests clients' personal models as they stand."""
+        tasks = (Test(i, (job,)) for i, job in enumerate(self.jobs(clients)))
+        broadcast = self.algorithm.broadcast(self.saved.state)
+        answers = in_order(self.executor.map(tasks, broadcast), len(clients))
+        return {c: score for c, answer in zip(clients, answers, strict=True) for score in answer.scores}
+
+    def test_server(self) -> Score:
+        """Tests the server's model on the global test set, which is divided among the workers."""
+        state = self.saved.state
+        spans = self.tests(self.executor.workers)
+        tasks = (TestServer(i, span=span) for i, span in enumerate(spans))
+        answers = in_order(self.executor.map(tasks, {"model": state.model, **state.slots}), len(spans))
+        return pooled(score for answer in answers for score in answer.scores if score is not None)
 
     def _write_rows(self, t: int, results: dict[int, Result]) -> None:
         with self.timed("write"):
@@ -146,12 +202,12 @@ class Engine:
             self.rundir.append_rows("ledger.csv", ledgers.COLUMNS, self.ledger.close_round())
 
     def _client_row(self, t: int, result: Result) -> dict[str, Any]:
-        counts = self.algorithm.facts.counts[result.client]
         row: dict[str, Any] = {
             "round": t + 1,
             "client": result.client,
-            "n": int(counts.sum()),
-            "classes": int((counts > 0).sum()),
+            "status": "ok" if result.error is None else _in_a_cell(result.error),
+            "n": self._samples[result.client],
+            "classes": self._classes[result.client],
             **{f"loss/{k}": v for k, v in result.terms.items()},
         }
         for name, score in (("before", result.before), ("after", result.after), ("globally", result.globally)):
@@ -165,7 +221,7 @@ class Engine:
         record: Record = {"round": t + 1}
         if self.algorithm.global_view:
             with self.timed("evaluate"):
-                score = self.executor.test_server(self.saved.state)
+                score = self.test_server()
             record["aggregation"] = aggregation(score)
             if self.protocol.keeps_best and self._is_best(score):
                 self.saved.best = dict(self.saved.state.model)
@@ -177,7 +233,8 @@ class Engine:
         record["terms"] = mean_terms([r.terms for r in results.values()])
         record["bytes"] = {"up": self.ledger.up, "down": self.ledger.down}
         record["seconds"] = {k: round(v, 3) for k, v in self.saved.seconds.items()}
-        record["seconds"]["elapsed"] = round(sum(self.saved.seconds.values()), 3)
+        elapsed = self.saved.seconds.get("elapsed", 0.0) + time.perf_counter() - self._began
+        record["seconds"]["elapsed"] = round(elapsed, 3)
         self.records.append(record)
         with self.timed("write"):
             self.rundir.append_record(record)
@@ -203,6 +260,14 @@ class Engine:
         for kind, value in seconds.items():
             self.saved.seconds[kind] = self.saved.seconds.get(kind, 0.0) + value
 
+    @cached_property
+    def _samples(self) -> list[int]:
+        return self.algorithm.facts.counts.sum(1).int().tolist()
+
+    @cached_property
+    def _classes(self) -> list[int]:
+        return (self.algorithm.facts.counts > 0).sum(1).tolist()
+
     def digests(self) -> dict[str, str]:
         """What two equal runs have in common."""
         return {"model": digest({"model": self.saved.state.model}), "clients": self.saved.store.digest()}
@@ -215,7 +280,12 @@ def client_columns(algorithm: Algorithm) -> list[str]:
         for p in algorithm.phases
         for term in ("ce", *(k for k, _ in algorithm.active(p.name, "loss")))
     ]
-    return ["round", "client", "n", "classes", "tested", "before", "after", "owned", "globally", *terms]
+    return ["round", "client", "status", "n", "classes", "tested", "before", "after", "owned", "globally", *terms]
+
+
+def _in_a_cell(text: str) -> str:
+    """The first line of a text, without the commas by which a half-written row is told from a whole one."""
+    return text.partition("\n")[0].replace(",", ";").replace('"', "'")
 
 
 def mean_terms(terms: Sequence[dict[str, float]]) -> dict[str, float]:

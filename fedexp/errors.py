@@ -24,7 +24,14 @@ class PlanError(FedexpError):
 
 
 class ClientError(FedexpError):
-    """A client's work failed; the message names round, client and phase."""
+    """A client's work failed; the message names round, client and phase, ``details`` is the traceback of its cause."""
+
+    def __init__(self, message: str, details: str = "") -> None:
+        super().__init__(message, details)
+        self.details = details
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
 class CheckpointError(FedexpError):

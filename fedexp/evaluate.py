@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from operator import add
 from typing import Any
 
 import numpy as np
@@ -22,6 +24,26 @@ from fedexp.state import Tree
 
 BATCH = 1000  # samples, of small images
 BATCH_NUMBERS = BATCH * 3 * 32 * 32  # of larger ones so many that a batch has as many numbers
+
+
+def batch_size(numbers: int) -> int:
+    """Samples in a batch, where one has so many numbers."""
+    return max(min(BATCH, BATCH_NUMBERS // max(numbers, 1)), 1)
+
+
+@dataclass(frozen=True)
+class Stretches:
+    """How a test set falls into stretches of whole batches."""
+
+    samples: int
+    batch: int
+
+    def __call__(self, parts: int) -> list[tuple[int, int]]:
+        """As many stretches as asked for, as equal as can be; fewer if there are not so many batches."""
+        edges = [*range(0, self.samples, self.batch), self.samples]
+        parts = min(parts, len(edges) - 1)
+        cuts = [(len(edges) - 1) * i // parts for i in range(parts + 1)]
+        return [(edges[a], edges[b]) for a, b in pairwise(cuts)]
 
 
 @dataclass(frozen=True)
@@ -59,23 +81,30 @@ class Tester:
 
     def score(self, weights: Tree, samples: Samples, views: Views, info: Info | None) -> Score:
         """Tests weights on samples, for a client or (``info`` None) for the server."""
+        return pooled(self.scores(weights, samples, views, info))
+
+    def scores(self, weights: Tree, samples: Samples, views: Views, info: Info | None) -> Iterator[Score]:
+        """The same batch by batch."""
         classes = self._algorithm.facts.n_classes
-        y = samples.y
-        correct, total = y.new_zeros(classes), torch.bincount(y, minlength=classes)
-        owned = torch.ones(classes, dtype=torch.bool, device=y.device) if info is None else info.owned
-        hits, loss = y.new_zeros(()), torch.zeros((), device=y.device, dtype=torch.float64)
-        for z, target in self._predict(weights, samples, views, info):
-            correct += torch.bincount(target[z.argmax(1) == target], minlength=classes)
-            hits += (z.masked_fill(~owned, -torch.inf).argmax(1) == target).sum()
-            loss += F.cross_entropy(z, target, reduction="sum").double()
-        return Score(tuple(correct.tolist()), tuple(total.tolist()), int(hits), int(total[owned].sum()), float(loss))
+        owned = torch.ones(classes, dtype=torch.bool, device=samples.y.device) if info is None else info.owned
+        for z, y in self._predict(weights, samples, views, info):
+            best = z.argmax(1)
+            among = best if info is None else z.masked_fill(~owned, -torch.inf).argmax(1)
+            total = torch.bincount(y, minlength=classes)
+            yield Score(
+                correct=tuple(torch.bincount(y[best == y], minlength=classes).tolist()),
+                total=tuple(total.tolist()),
+                owned=int((among == y).sum()),
+                of_owned=int(total[owned].sum()),
+                loss=float(F.cross_entropy(z, y, reduction="sum")),
+            )
 
     def embed(self, weights: Tree, samples: Samples) -> Iterator[tuple[Tensor, Tensor]]:
         """Features and labels under given weights, in evaluation mode."""
         load(self._net, weights)
         self._net.eval()
         with torch.no_grad():
-            size = max(min(BATCH, BATCH_NUMBERS // max(samples.x[:1].numel(), 1)), 1)
+            size = batch_size(samples.x[0].numel())
             for x, y in zip(torch.split(samples.x, size), torch.split(samples.y, size), strict=True):
                 yield self._net.features(x), y
 
@@ -89,6 +118,17 @@ class Tester:
 
 def _no_other_weights(_: Tree) -> Any:
     raise RuntimeError("a test runs one set of weights")
+
+
+def pooled(scores: Iterable[Score]) -> Score:
+    """The score of all samples together. Losses are added in the order given."""
+    first, *others = scores
+    for score in others:
+        first = Score(
+            tuple(map(add, first.correct, score.correct)), tuple(map(add, first.total, score.total)),
+            first.owned + score.owned, first.of_owned + score.of_owned, first.loss + score.loss,
+        )  # fmt: skip
+    return first
 
 
 # ---------------------------------------------------------------- metrics

@@ -6,8 +6,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from fedexp.state import Message, nbytes
-
 COLUMNS = ("round", "client", "direction", "name", "bytes")
 
 
@@ -27,10 +25,9 @@ class Ledger:
             total[row["direction"]] += int(row["bytes"])
         return cls(up=total["up"], down=total["down"])
 
-    def count(self, round_: int, client: int, direction: Literal["up", "down"], message: Message) -> None:
-        """Counts a message of a round (rounds count from 1)."""
-        for name, tree in message.items():
-            size = nbytes(tree)
+    def count(self, round_: int, client: int, direction: Literal["up", "down"], sizes: Mapping[str, int]) -> None:
+        """Counts the parts of a message of a round by their bytes (rounds count from 1)."""
+        for name, size in sizes.items():
             self._rows.append(dict(zip(COLUMNS, (round_, client, direction, name, size), strict=True)))
 
     def close_round(self) -> list[dict[str, Any]]:

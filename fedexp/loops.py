@@ -35,12 +35,12 @@ class TrainerLoop:
     checked by the module.
     """
 
-    def __init__(self, accelerator: str = "auto") -> None:
+    def __init__(self, accelerator: str = "auto", number: int = 0) -> None:
         _quieten()
         self._trainer = lightning.Trainer(
-            accelerator=accelerator, devices=1, max_epochs=0, logger=False, enable_checkpointing=False,
-            enable_progress_bar=False, enable_model_summary=False, num_sanity_val_steps=0, limit_val_batches=0,
-            use_distributed_sampler=False, plugins=LightningEnvironment(),
+            accelerator=accelerator, devices=_device(accelerator, number), max_epochs=0, logger=False,
+            enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
+            num_sanity_val_steps=0, limit_val_batches=0, use_distributed_sampler=False, plugins=LightningEnvironment(),
         )  # fmt: skip
 
     @property
@@ -66,9 +66,11 @@ class TrainerLoop:
 class FabricLoop:
     """One process-wide Fabric; the plain loop of thousands of tiny clients."""
 
-    def __init__(self, accelerator: str = "auto") -> None:
+    def __init__(self, accelerator: str = "auto", number: int = 0) -> None:
         _quieten()
-        self._fabric = lightning.Fabric(accelerator=accelerator, devices=1, plugins=LightningEnvironment())
+        self._fabric = lightning.Fabric(
+            accelerator=accelerator, devices=_device(accelerator, number), plugins=LightningEnvironment()
+        )
 
     @property
     def device(self) -> torch.device:
@@ -82,6 +84,17 @@ class FabricLoop:
         module.configure_optimizers()
         for index, batch in enumerate(batches):
             module.training_step(batch, index)
+
+
+def accelerators(accelerator: str) -> int:
+    """Devices that a loop can use; 0 if it runs on the CPU."""
+    return torch.accelerator.device_count() if accelerator != "cpu" and torch.accelerator.is_available() else 0
+
+
+def _device(accelerator: str, number: int) -> int | list[int]:
+    """The device of the worker with this number; workers are dealt out in turn."""
+    count = accelerators(accelerator)
+    return [number % count] if count else 1
 
 
 def _quieten() -> None:

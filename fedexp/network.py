@@ -24,7 +24,8 @@ def load(net: SplitModel, tree: Tree) -> None:
     live = tensors(net)
     with torch.no_grad():
         for name, value in tree.items():
-            live[name].copy_(value)
+            if live[name].data_ptr() != value.data_ptr():
+                live[name].copy_(value)
 
 
 def layout_of(net: SplitModel) -> Layout:
@@ -35,6 +36,15 @@ def layout_of(net: SplitModel) -> Layout:
     parts = {p: frozenset(n for n in names if net.part_of(n) == p) for p in ("features", "classifier")}
     norm = frozenset(n for n in names if net.is_norm(n))
     return Layout(parameters, buffers, {"all": names, "none": frozenset(), "norm": norm, **parts})
+
+
+def classify(net: SplitModel, tree: Tree, features: Tensor) -> Tensor:
+    """The network's classifier under given weights."""
+    prefix = "classifier."
+    own = {n.removeprefix(prefix): v for n, v in tree.items() if n.startswith(prefix)}
+    with torch.no_grad():
+        logits: Tensor = torch.func.functional_call(net.classifier, own, (features,))
+    return logits
 
 
 class Spares:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy as np
 from fedexp.algorithm import Algorithm
 from fedexp.client import Job, Result
 from fedexp.evaluate import Score, personalization
-from fedexp.executor import Executor
+from fedexp.execute.base import Blueprint, visited
 from fedexp.rundir import Record
 
 if TYPE_CHECKING:
@@ -43,8 +43,7 @@ class Protocol:
         if not self.all_clients or "personalization" not in engine.records[-1]:
             return {}
         clients = range(engine.algorithm.facts.n_clients)
-        results = {r.client: replace(r, uplink={}, private={}) for r in engine.executor.map(engine.jobs(clients))}
-        detail = _all_clients(results)
+        detail = _all_clients(engine.visit(clients))
         return {"personalization": {"all_clients": detail["accuracy"], "all_clients_detail": detail}}
 
 
@@ -58,7 +57,7 @@ class FedGelaProtocol(Protocol):
     """
 
     keeps_best: bool = True
-    finetune: Callable[[], Executor]  # clients that run plain local training
+    plain: Blueprint  # of workers that do plain local training
 
     def tests_clients_globally(self, algorithm: Algorithm) -> bool:
         """Only where there is no server model to test."""
@@ -81,7 +80,9 @@ class FedGelaProtocol(Protocol):
         """Mean accuracy of clients that train the best server model a little."""
         model = {"model": {n: engine.saved.best[n] for n in engine.algorithm.travelling}}
         jobs = (Job(0, c, model, {}) for c in range(engine.algorithm.facts.n_clients))
-        return float(np.mean([r.after.accuracy for r in self.finetune().map(jobs) if r.after is not None]))
+        engine.executor.use(self.plain)
+        results = visited(engine.executor, jobs, model)
+        return float(np.mean([r.after.accuracy for r in results.values() if r.after is not None]))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,8 +94,7 @@ class FedRemaProtocol(Protocol):
 
     def personal_scores(self, engine: Engine, results: Mapping[int, Result]) -> dict[int, Score]:
         """Tests the clients of the round again, with the new state."""
-        jobs = engine.jobs(list(results))
-        return {c: s for c, s in engine.executor.test_clients(jobs) if s is not None}
+        return {c: s for c, s in engine.test_clients(list(results)).items() if s is not None}
 
 
 def _all_clients(results: Mapping[int, Result]) -> dict[str, Any]:

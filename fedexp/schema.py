@@ -37,6 +37,15 @@ class LocalSettings:
 
 
 @dataclass(frozen=True)
+class MishapSettings:
+    """Simulated trouble."""
+
+    dropout: float
+    stragglers: float
+    slow: float
+
+
+@dataclass(frozen=True)
 class EverySettings:
     """How often, in rounds."""
 
@@ -62,6 +71,9 @@ class Settings:
     rounds: int
     cohort: Cohort
     local: LocalSettings
+    mishaps: MishapSettings
+    faults: Literal["raise", "skip"]
+    limit: float | None
     weighting: Literal["uniform", "samples"]
     every: EverySettings
     evaluate: EvaluateSettings

@@ -1,8 +1,8 @@
-"""The server's side of a round: reduce the uploads in cohort order, serve, update."""
+"""The server's side of a round: weigh the clients, serve, update."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 import torch
@@ -10,35 +10,10 @@ from torch import Tensor
 
 from fedexp.algorithm import Algorithm
 from fedexp.contexts import ServerRound
-from fedexp.state import Message, Reduce, ServerState, Tree, add, pick, sub, zeros_like
+from fedexp.reduce import Fold
+from fedexp.state import ServerState, Tree, add, pick, sub, zeros_like
 
 Weighting = Literal["uniform", "samples"]
-
-
-class Mean:
-    """A sum that is fed one upload after another, in cohort order, and never holds more than one tree."""
-
-    def __init__(self, reduce: Reduce) -> None:
-        self._reduce = reduce
-        self._total: Tree = {}
-        self._fed = 0
-
-    def feed(self, tree: Tree, weight: float) -> None:
-        """Adds one upload. Integer tensors are those of the first."""
-        factor = weight if self._reduce == "weighted" else 1.0
-        if not self._total:
-            self._total = {k: v * factor if v.is_floating_point() else v.clone() for k, v in tree.items()}
-        else:
-            for k, v in tree.items():
-                if v.is_floating_point():
-                    self._total[k].add_(v, alpha=factor)
-        self._fed += 1
-
-    def result(self) -> Tree:
-        """The reduced tree; empty if nothing was sent."""
-        if self._reduce != "uniform" or not self._fed:
-            return self._total
-        return {k: v * (1 / self._fed) if v.is_floating_point() else v for k, v in self._total.items()}
 
 
 def cohort_weights(algorithm: Algorithm, weighting: Weighting, cohort: Sequence[int]) -> dict[int, float]:
@@ -55,21 +30,21 @@ def advance(
     algorithm: Algorithm,
     state: ServerState,
     weights: Mapping[int, float],
-    uplinks: Iterable[tuple[int, Message]],
+    fold: Fold,
     classify: Callable[[Tree, Tensor], Tensor],
+    share: float = 1.0,
 ) -> ServerState:
-    """The server after a round. ``uplinks`` come in cohort order; ``weights`` has that order too."""
-    how: dict[str, Reduce] = {"model": "weighted", **{n: u.reduce for n, u in algorithm.uploads.items()}}
-    keeps = algorithm.keeps()
-    means = {n: Mean(r) for n, r in how.items() if r != "keep"}
-    kept: dict[str, dict[int, Tree]] = {n: {} for n in keeps}
-    for client, message in uplinks:
-        for name, tree in message.items():
-            if name in means:
-                means[name].feed(tree, weights[client])
-            if name in keeps:
-                kept[name][client] = tree
-    reduced = {n: m.result() for n, m in means.items()}
+    """The server after a round.
+
+    Args:
+        algorithm: Whose components serve and update.
+        state: The server before it; not changed.
+        weights: Of the clients that took part, summing to one.
+        fold: Their uploads.
+        classify: The network's classifier under given weights.
+        share: The sum of the weights that the uploads were weighted with; less than one if clients were left out.
+    """
+    reduced = {n: m.result(share) for n, m in fold.means.items()}
     mean, layout = reduced.pop("model"), algorithm.facts.layout
     delta = sub(pick(mean, layout.shared), state.model) if mean else zeros_like(pick(state.model, layout.shared))
     slots: dict[str, Tree] = dict(state.slots)
@@ -77,7 +52,7 @@ def advance(
     views = {k: _server_slots(k, slots, mailboxes, algorithm.constants) for k in algorithm.components}
     turn = ServerRound(
         views=views, facts=algorithm.facts, round=state.round, model=state.model, delta=delta, cohort=tuple(weights),
-        weights=weights, reductions={n: t for n, t in reduced.items() if t}, keeping=kept, classify=classify,
+        weights=weights, reductions={n: t for n, t in reduced.items() if t}, keeping=fold.kept, classify=classify,
     )  # fmt: skip
     for key, component in algorithm.using("serve"):
         for name, value in component.serve(turn.bind(key)).items():

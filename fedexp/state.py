@@ -74,6 +74,11 @@ def nbytes(a: Mapping[str, Tensor]) -> int:
     return sum(v.numel() * v.element_size() for v in a.values())
 
 
+def sizes(message: Mapping[str, Mapping[str, Tensor]]) -> dict[str, int]:
+    """Bytes of each tree of a message."""
+    return {name: nbytes(tree) for name, tree in message.items()}
+
+
 def digest(trees: Mapping[str, Mapping[str, Tensor]]) -> str:
     """sha256 over slot names, tensor names, shapes, types and values, independent of insertion order."""
     return digest_in_order((slot, trees[slot]) for slot in sorted(trees))

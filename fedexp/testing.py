@@ -10,6 +10,7 @@ from __future__ import annotations
 import pickle
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import TypeVar
@@ -20,7 +21,7 @@ from torch import nn
 
 from fedexp.algorithm import Algorithm, Components
 from fedexp.checkpoint import Checkpoint
-from fedexp.client import Job, Local, Result
+from fedexp.client import Local
 from fedexp.component import Component
 from fedexp.contexts import Facts
 from fedexp.data.federated import FederatedData
@@ -28,21 +29,23 @@ from fedexp.data.source import DataSpec, Samples
 from fedexp.display import SilentDisplay
 from fedexp.engine import Engine, Every
 from fedexp.errors import PlanError
-from fedexp.executor import SerialExecutor
+from fedexp.evaluate import Stretches
+from fedexp.execute.base import Blueprint, Executor, SerialExecutor
+from fedexp.execute.task import Answer, Task
 from fedexp.loops import FabricLoop, Loop, TrainerLoop
 from fedexp.models.split import SplitModel
-from fedexp.network import layout_of, tensors
+from fedexp.network import classify, layout_of, tensors
 from fedexp.optim import Sgd
 from fedexp.partition.base import ClientSplit
 from fedexp.plan import forecast
 from fedexp.protocol import Protocol
 from fedexp.rundir import RunDir
-from fedexp.sampler import UniformSampler
+from fedexp.sampler import NO_MISHAPS, Mishaps, UniformSampler
 from fedexp.seeding import numpy_rng, seeded
 from fedexp.server import Weighting
-from fedexp.state import digest, snapshot
+from fedexp.state import Message, digest, snapshot
 from fedexp.track.base import NoTracker, RunCard
-from fedexp.worker import Worker
+from fedexp.worker import RAISE, Faults
 
 T = TypeVar("T")
 
@@ -81,14 +84,16 @@ def trial(
     *,
     rounds: int = 3,
     norm: bool = False,
-    loop: Callable[[], Loop] = FabricLoop,
-    executor: Callable[[Worker], SerialExecutor] | None = None,
+    loop: Callable[..., Loop] = FabricLoop,
+    executor: Callable[[Blueprint], Executor] = SerialExecutor,
     epochs: float = 2,
     batch_size: int = 4,
     optimizer: Sgd | None = None,
     fraction: float = 0.6,
     weighting: Weighting = "samples",
     hold: int | None = None,
+    faults: Faults = RAISE,
+    mishaps: Mishaps = NO_MISHAPS,
 ) -> Engine:
     """An engine on tiny data, opened and ready to run."""
     data, net = tiny_data(), tiny_net(norm=norm)
@@ -98,10 +103,12 @@ def trial(
     )  # fmt: skip
     algorithm = Algorithm.compile(components, facts)
     optimizer = optimizer or Sgd(lr=0.1, momentum=0.9, weight_decay=1e-3)
-    worker = Worker(net, data, algorithm, loop(), optimizer, Local(epochs=epochs, batch_size=batch_size))
+    local = Local(epochs=epochs, batch_size=batch_size)
+    blueprint = Blueprint(net, data, components, facts, loop, optimizer, local, faults)
     engine = Engine(
-        algorithm=algorithm, executor=(executor or _serial)(worker), classify=worker.classify,
-        sampler=UniformSampler(0, CLIENTS, fraction), weighting=weighting, rounds=rounds, every=Every(1, 1),
+        algorithm=algorithm, executor=executor(blueprint), classify=partial(classify, net),
+        tests=Stretches(len(data.test.y), 15), sampler=UniformSampler(0, CLIENTS, fraction), mishaps=mishaps,
+        weighting=weighting, rounds=rounds, every=Every(1, 1),
         protocol=Protocol(), rundir=RunDir(folder), checkpoint=Checkpoint(folder / "checkpoint", "trial", hold=hold),
         tracker=NoTracker(), display=SilentDisplay(),
     )  # fmt: skip
@@ -123,31 +130,28 @@ def card(engine: Engine) -> RunCard:
     return RunCard("trial", "trial", {}, {}, [], engine.rundir.path, engine.rounds)
 
 
-def _serial(worker: Worker) -> SerialExecutor:
-    return SerialExecutor(worker, threads=1)
-
-
 class Shuffled(SerialExecutor):
     """Sends jobs and results through pickle and runs them in another order."""
 
-    def map(self, jobs: Iterable[Job]) -> Iterator[Result]:
-        """The results, the last job's first."""
-        todo = list(jobs)
+    def map(self, tasks: Iterable[Task], broadcast: Message) -> Iterator[Answer]:
+        """The answers, that to the last task first."""
+        todo = list(tasks)
         assert len(todo) < 2 or todo[::-1] != todo  # noqa: S101 - else the check would check nothing
-        for job in todo[::-1]:
-            yield _copied(self._worker.work(_copied(job)))
+        for task in todo[::-1]:
+            yield _copied(_copied(task.without(broadcast)).including(broadcast).by(self._worker, broadcast))
 
 
 class Watching(SerialExecutor):
     """Checks that nobody writes into what the server sent."""
 
-    def map(self, jobs: Iterable[Job]) -> Iterator[Result]:
-        """The results, one by one."""
-        for job in jobs:
-            before = digest(job.downlink), digest(job.private)
-            result = self._worker.work(job)
-            _demand(before == (digest(job.downlink), digest(job.private)), "a component changed what it was given")
-            yield result
+    def map(self, tasks: Iterable[Task], broadcast: Message) -> Iterator[Answer]:
+        """The answers, one by one."""
+        for task in tasks:
+            before = [(digest(j.downlink), digest(j.private)) for j in task.jobs]
+            answer = task.by(self._worker, broadcast)
+            after = [(digest(j.downlink), digest(j.private)) for j in task.jobs]
+            _demand(before == after, "a component changed what it was given")
+            yield answer
 
 
 def _copied(value: T) -> T:
@@ -166,7 +170,7 @@ def components_are_values(components: Components) -> None:
 
 def order_does_not_matter(components: Components) -> None:
     """I4, I6: jobs in another order, through pickle, give the same server and the same clients."""
-    shuffled = play(components, executor=lambda worker: Shuffled(worker, threads=1))
+    shuffled = play(components, executor=Shuffled)
     _equal(play(components), shuffled, "another execution order")
 
 
@@ -188,9 +192,23 @@ def loops_agree(components: Components) -> None:
         _equal(play(components, norm=norm), play(components, norm=norm, loop=TrainerLoop), "the Trainer")
 
 
+def executors_agree(components: Components, executor: Executor) -> None:
+    """Another executor gives the same server and the same clients, bit for bit, also with batch norm.
+
+    Not one of ``CHECKS``: starting an executor takes seconds, so that one is started for many algorithms.
+    """
+
+    def used(blueprint: Blueprint) -> Executor:
+        executor.use(blueprint)
+        return executor
+
+    for norm in (False, True):
+        _equal(play(components, norm=norm), play(components, norm=norm, executor=used), "another executor")
+
+
 def nothing_given_is_changed(components: Components) -> None:
     """I3: received weights and slots are read only."""
-    play(components, executor=lambda worker: Watching(worker, threads=1))
+    play(components, executor=Watching)
 
 
 def bytes_are_as_declared(components: Components) -> None:
@@ -206,7 +224,7 @@ def bytes_are_as_declared(components: Components) -> None:
 def newcomers_can_be_tested(components: Components) -> None:
     """Clients that never took part have a personal model too."""
     engine = trial_after(components, rounds=1, fraction=0.2)
-    scores = dict(engine.executor.test_clients(engine.jobs(range(CLIENTS))))
+    scores = engine.test_clients(range(CLIENTS))
     _demand(all(s is not None and s.n > 0 for s in scores.values()), "a client could not be tested")
 
 
@@ -214,7 +232,7 @@ def one_client_is_enough(components: Components) -> None:
     """A cohort of one, a client of one class, a client of one sample."""
     for client in range(CLIENTS):
         engine = trial_after(components, rounds=0)
-        result = next(engine.executor.map(engine.jobs([client])))
+        result = engine.visit([client])[client]
         _demand(all(np.isfinite(v) for v in result.terms.values()), f"client {client}: a loss is not finite")
 
 
@@ -251,10 +269,10 @@ def composes_or_says_why(components: Components) -> None:
         _demand(len(str(error)) > 20, "a PlanError that explains nothing")
 
 
-def trial_after(components: Components, *, rounds: int, fraction: float = 0.6) -> Engine:
+def trial_after(components: Components, *, rounds: int, **options: object) -> Engine:
     """A trial after some rounds."""
     with tempfile.TemporaryDirectory(prefix="fedexp-trial-") as folder:
-        engine = trial(components, Path(folder), rounds=max(rounds, 1), fraction=fraction)
+        engine = trial(components, Path(folder), rounds=max(rounds, 1), **options)  # type: ignore[arg-type]
         if rounds:
             engine.run(card(engine))
     return engine

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
+import signal
 import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import torch
-from torch import Tensor
 
 from fedexp.algorithm import Algorithm, Private, to_device
 from fedexp.client import ClientModule, Job, Local, Result
@@ -21,8 +25,9 @@ from fedexp.loops import Loop
 from fedexp.models.split import SplitModel
 from fedexp.network import Spares, load, tensors
 from fedexp.optim import OptimizerFactory
+from fedexp.reduce import Fold, is_finite
 from fedexp.seeding import derive, seeded
-from fedexp.state import Message, ServerState, Tree, pick, snapshot
+from fedexp.state import Message, Tree, pick, sizes, snapshot
 
 CPU = torch.device("cpu")
 
@@ -38,6 +43,17 @@ class Seat:
     view: View
 
 
+@dataclass(frozen=True)
+class Faults:
+    """What happens when a client fails: an exception, a number that is not finite, or too long a time."""
+
+    policy: Literal["raise", "skip"] = "raise"
+    seconds: float | None = None  # for one client's round
+
+
+RAISE = Faults()
+
+
 class Worker:
     """All that a client's work needs: network, data, algorithm, loop."""
 
@@ -49,28 +65,75 @@ class Worker:
         loop: Loop,
         optimizer: OptimizerFactory,
         local: Local,
+        faults: Faults = RAISE,
     ) -> None:
         self.data, self.algorithm, self.loop = data, algorithm, loop
         self.net = net.to(loop.device)
-        self._optimizer, self._local = optimizer, local
+        self._optimizer, self._local, self._faults = optimizer, local, faults
         self._constants = to_device(algorithm.constants, loop.device)
         self._spares = Spares(self.net)
         self._tester = Tester(self.net, algorithm)
+        self._undisturbed = len(algorithm.phases) == 1 and not algorithm.using("view")
 
     # ------------------------------------------------------------ what a worker is asked for
+    def train(self, jobs: Sequence[Job]) -> tuple[tuple[Result, ...], Fold]:
+        """The rounds of some clients, and the sum of their uploads.
+
+        That all uploads are finite is seen by their sum; if they are not, the clients are asked one by one.
+        """
+        results, fold = self._folded(jobs, self._work)
+        return (results, fold) if fold.is_finite else self._folded(jobs, self.work)
+
     def work(self, job: Job) -> Result:
         """One client's round. A pure function of the job.
 
         Raises:
             ClientError: Naming round, client and phase, with the cause attached.
         """
+        result = self._work(job)
+        if lost := [name for name, tree in result.uplink.items() if not is_finite(tree)]:
+            raise ClientError(f"{_where(job)}: upload {lost[0]!r} has a value that is not finite. {_ADVICE}")
+        return replace(result, uplink={n: snapshot(t) for n, t in result.uplink.items()})
+
+    def test_client(self, job: Job) -> Score | None:
+        """Tests a client's personal model as it stands, without training."""
+        seat = self._open(job)
+        return self._test(seat, seat.received)[0]
+
+    def test_server(self, broadcast: Message, span: tuple[int, int]) -> Iterator[Score]:
+        """Tests the server's model on a stretch of the global test set, batch by batch."""
+        message = to_device(broadcast, self.loop.device)
+        views = self.algorithm.views(self._constants, message)
+        samples = Samples(self.data.test.x[slice(*span)], self.data.test.y[slice(*span)])
+        return self._tester.scores(message["model"], samples, views, None)
+
+    # ------------------------------------------------------------ parts of a round
+    def _folded(self, jobs: Sequence[Job], work: Callable[[Job], Result]) -> tuple[tuple[Result, ...], Fold]:
+        fold = Fold.empty(self.algorithm)
+        results: list[Result] = []
+        for job in jobs:
+            try:
+                with time_limit(self._faults.seconds, _where(job)):
+                    result = work(job)
+            except ClientError as error:
+                if self._faults.policy == "raise":
+                    raise
+                results.append(Result(job.client, error=str(error)))
+                continue
+            fold.feed(job.client, result.uplink, job.weight)
+            results.append(replace(result, uplink={}))
+        return tuple(results), fold
+
+    def _work(self, job: Job) -> Result:
+        """One client's round. The uploads may be the live tensors of the network, which the next client overwrites."""
         clock = time.perf_counter()
         seat = self._open(job)
         before, testing = self._test(seat, seat.received)
         ends, modules = self._train(job, seat)
         local = self._local_round(job, seat, ends, modules)
         uplink, new = self._finish(local)
-        _check_finite(job, modules, uplink)
+        terms = {f"{m.phase.name}/{k}": v for m in modules for k, v in m.terms().items()}
+        _check_terms(job, terms)
         seat = self._seat(seat.received, seat.message, {**seat.private, **new}, seat.info)
         after, more = self._test(seat, local.last)
         testing += more
@@ -78,31 +141,10 @@ class Worker:
         if job.test_globally:
             globally, more = self._test(seat, local.last, self.data.test)
             testing += more
-        terms = {f"{m.phase.name}/{k}": v for m in modules for k, v in m.terms().items()}
         uplink, private = to_device(uplink, CPU), to_device(seat.private, CPU)
         seconds = {"train": time.perf_counter() - clock - testing, "evaluate": testing}
-        return Result(job.client, uplink, private, terms, seconds, before, after, globally)
+        return Result(job.client, uplink, private, terms, seconds, before, after, globally, sizes(uplink))
 
-    def test_client(self, job: Job) -> Score | None:
-        """Tests a client's personal model as it stands, without training."""
-        seat = self._open(job)
-        return self._test(seat, seat.received)[0]
-
-    def test_server(self, state: ServerState) -> Score:
-        """Tests the server's model on the global test set."""
-        views = self.algorithm.views(self._constants, to_device(state.slots, self.loop.device))
-        return self._tester.score(state.model, self.data.test, views, None)
-
-    def classify(self, tree: Tree, features: Tensor) -> Tensor:
-        """The network's classifier under given weights."""
-        prefix = "classifier."
-        device = self.loop.device
-        own = {n.removeprefix(prefix): v.to(device) for n, v in tree.items() if n.startswith(prefix)}
-        with torch.no_grad():
-            logits: Tensor = torch.func.functional_call(self.net.classifier, own, (features.to(device),))
-        return logits.to(features.device)
-
-    # ------------------------------------------------------------ parts of a round
     def _open(self, job: Job) -> Seat:
         device = self.loop.device
         model, private = self.algorithm.open(job.downlink, job.private)
@@ -129,11 +171,19 @@ class Worker:
         for phase in self.algorithm.phases:
             try:
                 modules.append(self._fit(job, phase, seat, modules))
+            except ClientError:
+                raise
             except Exception as cause:
-                where = f"round {job.round + 1}, client {job.client}, phase {phase.name!r}"
-                raise ClientError(f"{where}: {type(cause).__name__}: {cause}") from cause
-            ends[phase.name] = snapshot(tensors(self.net))
+                where = f"{_where(job)}, phase {phase.name!r}"
+                details = traceback.format_exc()
+                raise ClientError(f"{where}: {type(cause).__name__}: {cause}", details) from cause
+            ends[phase.name] = self._end()
         return ends, modules
+
+    def _end(self) -> Tree:
+        """The trained weights; where nothing else is loaded into the network before they are used, not even copied."""
+        live = {k: v.detach() for k, v in tensors(self.net).items()}
+        return live if self._undisturbed else snapshot(live)
 
     def _fit(self, job: Job, phase: Phase, seat: Seat, done: list[ClientModule]) -> ClientModule:
         facts, views = self.algorithm.facts, seat.view.views
@@ -148,7 +198,7 @@ class Worker:
         module = ClientModule(
             self.net, self.algorithm, phase, frame, lambda: self._make_optimizer(phase, done), self._local.clip
         )
-        batches = self._batches(phase, path, seat.info)
+        batches = self._batches(phase, path, seat.info, job.share)
         with seeded(facts.seed, "fit", phase.name, job.round, job.client):
             self.loop.fit(module, batches)
         if module.taken != len(batches):
@@ -161,10 +211,10 @@ class Worker:
         index = phases.index(phase)
         return self._stream(phases[index - 1]) if phase.continues and index else phase.name
 
-    def _batches(self, phase: Phase, path: tuple[int | str, ...], info: Info) -> Batches:
+    def _batches(self, phase: Phase, path: tuple[int | str, ...], info: Info, share: float = 1.0) -> Batches:
         epochs = self._local.epochs if phase.epochs is None else phase.epochs
         size = self._local.batch_size
-        total = max(int(epochs * self.data.steps_per_epoch(info.client, size) + 1e-9), 1)  # 1.15 · 100 is 115
+        total = max(int(share * epochs * self.data.steps_per_epoch(info.client, size) + 1e-9), 1)  # 1.15 · 100 is 115
         begin = int(phase.begin * total)
         end = max(int(phase.end * total), begin + 1)
         seed = derive(self.algorithm.facts.seed, "batches", *path)
@@ -204,17 +254,43 @@ class Worker:
             uplink["model"] = {**weights, **shared}
         for key, component in algorithm.using("finish"):
             out = component.finish(local.bind(key))
-            new |= {f"{key}.{n}": t for n, t in out.slots.items()}
+            new |= {f"{key}.{n}": self._apart(t) for n, t in out.slots.items()}
             uplink |= {f"{key}.{n}": t for n, t in out.uploads.items()}
         return uplink, new
 
+    def _apart(self, tree: Tree) -> Tree:
+        """A tree that shares no memory with the network."""
+        live = {t.data_ptr() for t in tensors(self.net).values()}
+        return {k: v.clone() if v.data_ptr() in live else v for k, v in tree.items()}
 
-def _check_finite(job: Job, modules: list[ClientModule], uplink: Message) -> None:
-    where = f"round {job.round + 1}, client {job.client}"
-    advice = "Lower optim.lr, set local.clip, or look at this client's data."
-    for module in modules:
-        if bad := [k for k, v in module.terms().items() if not math.isfinite(v)]:
-            raise ClientError(f"{where}, phase {module.phase.name!r}: loss term {bad[0]!r} is not finite. {advice}")
-    for name, tree in uplink.items():
-        if lost := [k for k, v in tree.items() if v.is_floating_point() and not v.isfinite().all()]:
-            raise ClientError(f"{where}: upload {name!r} has a value that is not finite in {lost[0]!r}. {advice}")
+
+def _check_terms(job: Job, terms: Mapping[str, float]) -> None:
+    if bad := [k for k, v in terms.items() if not math.isfinite(v)]:
+        phase, _, term = bad[0].rpartition("/")
+        raise ClientError(f"{_where(job)}, phase {phase!r}: loss term {term!r} is not finite. {_ADVICE}")
+
+
+def _where(job: Job) -> str:
+    return f"round {job.round + 1}, client {job.client}"
+
+
+_ADVICE = "Lower optim.lr, set local.clip, or look at this client's data."
+
+
+@contextmanager
+def time_limit(seconds: float | None, where: str) -> Iterator[None]:
+    """Raises a ClientError in the block when it takes longer; None is no limit."""
+    if seconds is None:
+        yield
+        return
+
+    def late(*_: object) -> None:
+        raise ClientError(f"{where}: not done after {seconds:g} s (limit)")
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

@@ -15,7 +15,7 @@ from fedexp.rundir import RunDir
 
 SMALL = (
     "algo=fedavg", "cohort.clients=6", "cohort.fraction=0.5", "rounds=3", "local.epochs=1", "local.batch_size=32",
-    "model.hidden=[16,16]", "evaluate.all_clients=false", "loop=fabric",
+    "model.hidden=[16,16]", "evaluate.all_clients=false", "loop=fabric", "executor=serial",
 )  # fmt: skip
 
 hypothesis.settings.register_profile("fedexp", deadline=None, derandomize=True, database=None, max_examples=40)

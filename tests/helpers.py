@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedexp.algorithm import Components
+from fedexp.algorithm import Algorithm, Components
 from fedexp.build import Experiment, build
 from fedexp.client import Job, Result
 from fedexp.component import Component
@@ -21,13 +21,15 @@ from fedexp.contexts import Facts, Frame, LocalRound, Step
 from fedexp.data.federated import Info
 from fedexp.display import SilentDisplay
 from fedexp.engine import Engine
+from fedexp.reduce import Fold
 from fedexp.rundir import RunDir
 from fedexp.server import advance, cohort_weights
-from fedexp.state import Layout, Message, Out, ServerState, Tree, zeros_like
+from fedexp.state import Layout, Message, Out, ServerState, Tree, snapshot, zeros_like
 from fedexp.testing import trial_after
 from fedexp.worker import Worker
 
 TINY = (
+    "executor=serial",
     "algo=fedavg", "data=digits", "model=mlpnet", "model.hidden=[16]", "cohort.clients=6", "cohort.fraction=0.5",
     "rounds=2", "local.epochs=1", "local.batch_size=32", "loop=fabric", "evaluate.all_clients=false",
 )  # fmt: skip
@@ -97,7 +99,18 @@ def served(
     """The server after a round with these uploads, in the order given."""
     engine = engine or trial_after(components, rounds=0)
     weights = cohort_weights(engine.algorithm, "samples", list(uplinks))
-    return advance(engine.algorithm, state or engine.saved.state, weights, iter(uplinks.items()), engine.classify)
+    return advance(
+        engine.algorithm, state or engine.saved.state, weights, folded(engine.algorithm, weights, uplinks),
+        engine.classify,
+    )  # fmt: skip
+
+
+def folded(algorithm: Algorithm, weights: Mapping[int, float], uplinks: Mapping[int, Message]) -> Fold:
+    """The uploads of a cohort, reduced in the order given."""
+    fold = Fold.empty(algorithm)
+    for client, message in uplinks.items():
+        fold.feed(client, message, weights[client])
+    return fold
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +122,7 @@ class Recorder(Component):
     during: tuple[str, ...] = ("*",)
 
     def finish(self, local: LocalRound) -> Out:
-        self.rounds.append(local)
+        self.rounds.append(replace(local, ends={n: snapshot(t) for n, t in local.ends.items()}))
         return Out()
 
     def loss(self, step: Step) -> Tensor | None:

@@ -87,8 +87,15 @@ class FederatedData:
 
     def to(self, device: torch.device) -> FederatedData:
         """The same data on a device, where it stays for the whole run."""
+        if self.train.x.device == device:
+            return self
         train, test = (Samples(s.x.to(device), s.y.to(device)) for s in (self.train, self.test))
         return FederatedData(self.spec, train, test, self._splits, self.augment)
+
+    @property
+    def samples(self) -> tuple[Tensor, ...]:
+        """The tensors that make up nearly all of its bytes."""
+        return self.train.x, self.train.y, self.test.x, self.test.y
 
     @property
     def n_clients(self) -> int:

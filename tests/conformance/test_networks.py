@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 
 import numpy as np
 import pytest
@@ -26,13 +26,14 @@ from fedexp.data.source import DataSpec, Samples
 from fedexp.errors import ConfigError, PlanError
 from fedexp.loops import FabricLoop, TrainerLoop
 from fedexp.models.split import SplitModel
-from fedexp.network import layout_of, tensors
+from fedexp.network import classify, layout_of, tensors
 from fedexp.optim import Sgd
 from fedexp.partition.base import ClientSplit
 from fedexp.seeding import seeded
 from fedexp.server import advance, cohort_weights
 from fedexp.state import ServerState, Tree, digest, snapshot
 from fedexp.worker import Worker
+from tests.helpers import folded
 
 CLASSES = 4
 LABELS = ((0, 1, 2, 0), (1,), (3, 3))  # what each client trains on, in one batch
@@ -146,9 +147,10 @@ def a_round(worker: Worker, cohort: list[int]) -> tuple[ServerState, dict[int, R
     for result in results.values():
         check_upload(algorithm, result)
     weights = cohort_weights(algorithm, "samples", cohort)
-    after = advance(algorithm, state, weights, ((c, r.uplink) for c, r in results.items()), worker.classify)
+    fold = folded(algorithm, weights, {c: r.uplink for c, r in results.items()})
+    after = advance(algorithm, state, weights, fold, partial(classify, worker.net))
     check_statistics(algorithm, after.model, [r.uplink["model"] for r in results.values()], list(weights.values()))
-    assert worker.test_server(after).n == CLASSES
+    assert sum(s.n for s in worker.test_server({"model": after.model, **after.slots}, (0, CLASSES))) == CLASSES
     return after, results
 
 

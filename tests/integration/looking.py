@@ -6,13 +6,12 @@ import os
 from pathlib import Path
 
 from fedexp import resources, sweep
-from fedexp.executor import SerialExecutor
-from fedexp.worker import Worker
+from fedexp.execute.base import Blueprint, Say, SerialExecutor
 
 
 class LookingExecutor(SerialExecutor):
-    def __init__(self, worker: Worker, *, threads: int) -> None:
-        super().__init__(worker, threads=threads)
+    def __init__(self, blueprint: Blueprint, *, threads: int, say: Say) -> None:
+        super().__init__(blueprint, threads=threads, say=say)
         seen = f"{resources.cores()} core, {os.environ['OMP_NUM_THREADS']} thread, gpu {','.join(resources.gpus())}"
         reports = Path(os.environ[sweep.ENV])
         (reports / f"seen-{len(list(reports.glob('seen-*')))}-{os.getpid()}").write_text(seen)

@@ -192,7 +192,7 @@ def test_la_alone_trains_and_averages_the_classifier_unscaled():
     recorder = Recorder()
     with opened({"la": LocalAdaptation(), "r": recorder}) as engine:
         model = round_of(engine).model
-        score = engine.executor.test_server(engine.saved.state)
+        score = engine.test_server()
         data = engine.executor._worker.data
     sizes = np.array([r.info.n for r in recorder.rounds], dtype=float)
     heads = np.stack([array(r.ends["local"]["classifier.weight"]) for r in recorder.rounds])

@@ -22,6 +22,7 @@ from fedexp.checkpoint import Checkpoint, Saved, save_model
 from fedexp.component import Component
 from fedexp.display import SilentDisplay
 from fedexp.errors import CheckpointError, DiskError
+from fedexp.sampler import largest_first
 from fedexp.shelf import Shelf
 from fedexp.state import Out, ServerState, Slot, digest, number, zeros_shared
 from fedexp.store import ClientStore
@@ -482,10 +483,10 @@ def is_last(point: str, args, engine) -> bool:
     """Whether others of the same kind have gone well: clients of the round, files of the checkpoint."""
     if point == "write":
         return args[1].startswith("server")
-    return point != "work" or args[0].client == engine.sampler(1)[-1]
+    return point != "_work" or args[0].client == largest_first(engine.sampler(1), engine.algorithm.facts.counts)[-1]
 
 
-IN_ROUND = ("work", "put", "append_rows", "test_server", "append_record", "record")
+IN_ROUND = ("_work", "put", "append_rows", "test_server", "append_record", "record")
 SAVING = ("save", "write")
 
 
@@ -506,8 +507,8 @@ def test_a_run_that_stops_anywhere_in_a_round_goes_on_to_the_same_end(tmp_path, 
     engine = trial(components, tmp_path / "stopped", rounds=3, hold=hold)
     engine.display = Watching()
     owner = {
-        "work": engine.executor._worker, "put": ClientStore, "append_rows": engine.rundir,
-        "test_server": engine.executor, "append_record": engine.rundir, "record": engine.display,
+        "_work": engine.executor._worker, "put": ClientStore, "append_rows": engine.rundir,
+        "test_server": engine, "append_record": engine.rundir, "record": engine.display,
         "save": engine.checkpoint, "write": Shelf,
     }[point]  # fmt: skip
     original = getattr(owner, point)

@@ -19,7 +19,7 @@ from fedexp.errors import ConfigError
 
 FILES = sorted(conf_dir().glob("*/*.yaml"))
 GROUPS = ("data", "partition", "model", "optim", "loop", "executor", "tracker")
-GIVEN = {"shape", "n_classes", "worker"}  # what the builder supplies
+GIVEN = {"shape", "n_classes", "blueprint", "say", "number"}  # what the builder supplies
 
 
 def named(path: Path) -> str:
@@ -183,7 +183,7 @@ def test_the_id_changes_with_each_relevant_key_and_with_no_other():
     seen = {run_id(config)}
     for path in leaves(config):
         key, other = ".".join(path), run_id(changed(config, path))
-        if key in IRRELEVANT or path[0] == "choices":
+        if key in IRRELEVANT or path[0] == "choices" or key == "executor._target_":
             assert other == run_id(config), key
         else:
             assert other not in seen, key
@@ -198,6 +198,12 @@ def test_the_id_does_not_depend_on_the_order_of_keys_or_on_what_else_is_composed
     before = copy.deepcopy(config)
     run_id(config)
     assert config == before
+
+
+@pytest.mark.parametrize("executor", choices_of("executor"))
+def test_the_id_does_not_depend_on_where_the_work_runs(executor):
+    assert run_id(composed([f"executor={executor}"])) == run_id(composed([]))
+    assert run_id(composed([f"executor={executor}", "executor.threads=2"])) != run_id(composed([]))
 
 
 def test_where_a_run_lives():

@@ -144,7 +144,7 @@ def test_a_loop_trains_again_after_a_fit_that_failed(loop):
 def test_training_is_in_train_mode_also_after_a_test(loop):
     worker = worker_of(loop())
     for number in range(2):
-        worker.test_server(worker.algorithm.fresh_state())  # leaves the network in evaluation mode
+        list(worker.test_server({"model": worker.algorithm.facts.initial}, (0, 4)))  # leaves evaluation mode behind
         assert not worker.net.training
         before = snapshot(tensors(worker.net))
         fit(worker, Phase("local", uploads=True), round_=number)

@@ -9,8 +9,8 @@ import torch.nn.functional as F
 
 from fedexp.build import build
 from fedexp.display import SilentDisplay
+from fedexp.engine import Engine
 from fedexp.evaluate import Score
-from fedexp.executor import SerialExecutor
 from fedexp.network import load
 from fedexp.protocol import summarise
 from fedexp.rundir import RunDir
@@ -171,11 +171,11 @@ def test_the_best_model_is_that_of_the_best_round(played, monkeypatch):
     planted = iter([1, 3, 7, 7, 2])
     models = []
 
-    def test_server(self, state):
-        models.append(state.model)
+    def test_server(engine):
+        models.append(engine.saved.state.model)
         return Score((next(planted),), (10,), 0, 0, 0.0)
 
-    monkeypatch.setattr(SerialExecutor, "test_server", test_server)
+    monkeypatch.setattr(Engine, "test_server", test_server)
     engine, _ = played(*GELA, "rounds=5", "partition.test=none")
     assert digest({"": engine.saved.best}) == digest({"": models[2]})
     assert digest({"": engine.saved.best}) != digest({"": models[3]})

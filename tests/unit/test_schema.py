@@ -86,7 +86,7 @@ def test_a_partition_inherits_from_a_base_in_another_file():
 
 def test_functions_and_constructors():
     assert signature("fedexp.models.mlp.mlpnet")["hidden"] == Sequence[int]
-    assert signature("fedexp.loops.TrainerLoop") == {"accelerator": str}
+    assert signature("fedexp.loops.TrainerLoop") == {"accelerator": str, "number": int}
     assert signature("fedexp.track.wandb.WandbTracker")["mode"] == Literal["auto", "online", "offline"]
 
 

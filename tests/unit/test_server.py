@@ -10,14 +10,15 @@ import pytest
 import torch
 
 from fedexp.algorithm import Algorithm
-from fedexp.client import Result
 from fedexp.component import Component
 from fedexp.contexts import Facts
-from fedexp.executor import in_order
+from fedexp.execute.task import Answer, in_order
 from fedexp.network import layout_of, tensors
-from fedexp.server import Mean, advance, cohort_weights
+from fedexp.reduce import Fold, Mean
+from fedexp.server import advance, cohort_weights
 from fedexp.state import Message, Out, Slot, Upload, digest, number, snapshot
 from fedexp.testing import CLASSES, CLIENTS, play, tiny_data, tiny_net
+from tests.helpers import folded
 
 COHORT = (0, 2, 3)
 
@@ -47,7 +48,7 @@ def uplinks(algorithm: Algorithm, cohort=COHORT, **more: Message) -> dict[int, M
 
 def step(algorithm, weights, messages, state=None):
     state = state or algorithm.fresh_state()
-    return advance(algorithm, state, weights, messages.items(), lambda tree, h: h)
+    return advance(algorithm, state, weights, folded(algorithm, weights, messages), lambda tree, h: h)
 
 
 # ---------------------------------------------------------------- Mean
@@ -250,43 +251,58 @@ def test_needs_are_served_first_and_seen():
 
 
 # ---------------------------------------------------------------- order of arrival
-def result(client: int, uplink: Message) -> Result:
-    return Result(client, uplink, {}, {}, {}, None, None)
-
-
 def test_arrival_order_does_not_matter_through_in_order():
     algorithm = compiled(norm=True)
     weights = cohort_weights(algorithm, "samples", COHORT)
     messages = uplinks(algorithm)
-    digests = set()
-    for arrival in ((0, 2, 3), (3, 2, 0), (2, 0, 3)):
-        ordered = in_order(COHORT, (result(c, messages[c]) for c in arrival))
-        new = advance(
-            algorithm, algorithm.fresh_state(), weights, ((r.client, r.uplink) for r in ordered), lambda t, h: h
-        )
-        digests.add(digest({"": new.model}))
+
+    def model(answers):
+        total = Fold.empty(algorithm)
+        for answer in answers:
+            total.merge(answer.fold)
+        return digest({"": advance(algorithm, algorithm.fresh_state(), weights, total, lambda t, h: h).model})
+
+    def answer(index):
+        return Answer(index, fold=folded(algorithm, weights, {COHORT[index]: messages[COHORT[index]]}))
+
+    digests = {model(in_order(map(answer, arrival), 3)) for arrival in ((0, 1, 2), (2, 1, 0), (1, 0, 2))}
     assert len(digests) == 1
-    wrong = advance(algorithm, algorithm.fresh_state(), weights, ((c, messages[c]) for c in (3, 2, 0)), lambda t, h: h)
-    assert digest({"": wrong.model}) not in digests  # else this test would show nothing
+    assert model(map(answer, (2, 1, 0))) not in digests  # else this test would show nothing
 
 
 def test_in_order_yields_as_soon_as_it_can():
     seen: list[int] = []
 
-    def arriving() -> Iterator[Result]:
-        for client in (2, 0, 3):
-            seen.append(client)
-            yield result(client, {})
+    def arriving() -> Iterator[Answer]:
+        for index in (1, 0, 2):
+            seen.append(index)
+            yield Answer(index)
 
-    ordered = in_order([0, 2, 3], arriving())
-    assert next(ordered).client == 0
-    assert seen == [2, 0]
-    assert [r.client for r in ordered] == [2, 3]
+    ordered = in_order(arriving(), 3)
+    assert next(ordered).index == 0
+    assert seen == [1, 0]
+    assert [a.index for a in ordered] == [1, 2]
 
 
-def test_in_order_notices_a_missing_result():
-    with pytest.raises(RuntimeError, match="no result came back for client 2"):
-        list(in_order([0, 2, 3], [result(0, {}), result(3, {})]))
+def test_in_order_notices_a_missing_answer():
+    with pytest.raises(RuntimeError, match="no answer came back for task 1 of 3"):
+        list(in_order([Answer(0), Answer(2)], 3))
+
+
+def test_an_answer_that_waits_does_not_change_with_the_memory_it_came_in():
+    mean = Mean("sum")
+    mean.feed({"w": torch.ones(2)}, 1.0)
+    arriving = Answer(1, fold=Fold({"u": mean}, {}))
+
+    def answers() -> Iterator[Answer]:
+        yield arriving
+        mean.total["w"].zero_()  # the memory is used again
+        yield Answer(0, fold=Fold({"u": Mean("sum")}, {}))
+
+    total = Mean("sum")
+    for answer in in_order(answers(), 2):
+        total.merge(answer.fold.means["u"])
+    assert total.result()["w"].tolist() == [1, 1]
 
 
 # ---------------------------------------------------------------- through the engine

@@ -1,0 +1,79 @@
+"""The executor that finds out: it begins in this process, and starts workers as soon as they are worth their start."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+
+import torch
+
+from fedexp.execute.base import Blueprint, Executor, Say, SerialExecutor, quiet
+from fedexp.execute.processes import ProcessExecutor
+from fedexp.execute.task import Answer, Task
+from fedexp.resources import cores
+from fedexp.sampler import cohort_size
+from fedexp.state import Message
+
+MARGIN = 1.5  # workers must save so many times what their start costs
+CONTEXT = 600_000_000  # bytes that a process takes on an accelerator before it does anything
+MOST = 4  # workers on one accelerator
+
+
+class AutoExecutor:
+    """Serial for tiny runs; processes where the time measured so far says that they pay. The numbers are equal.
+
+    On a CPU there is one single-threaded worker per core, but not more than clients in a round; on accelerators as
+    many workers per device as fit into its free memory, at most four.
+    """
+
+    def __init__(self, blueprint: Blueprint, *, threads: int = 1, say: Say = quiet) -> None:
+        self._blueprint, self._threads, self._say = blueprint, threads, say
+        self._start = min(time.process_time(), 10.0)  # a worker imports what we have imported
+        self._executor: Executor = SerialExecutor(blueprint, threads=threads)
+        self._seconds, self._done = 0.0, 0
+
+    def use(self, blueprint: Blueprint) -> None:
+        """From now on tasks are done by workers of this blueprint."""
+        self._blueprint = blueprint
+        self._executor.use(blueprint)
+
+    @property
+    def workers(self) -> int:
+        """Workers in use now."""
+        return self._executor.workers
+
+    def map(self, tasks: Iterable[Task], broadcast: Message) -> Iterator[Answer]:
+        """The answers; from some task on in parallel."""
+        rest = iter(tasks)
+        while self._executor.workers == 1 and (task := next(rest, None)) is not None:
+            started = time.perf_counter()
+            yield from self._executor.map([task], broadcast)
+            self._learn(task, time.perf_counter() - started)
+        yield from self._executor.map(rest, broadcast)
+
+    def close(self) -> None:
+        """Lets workers go, if there are any."""
+        self._executor.close()
+
+    def _learn(self, task: Task, seconds: float) -> None:
+        """Counts what a task took, and starts workers if the rest of the run is long enough."""
+        if not task.jobs:
+            return
+        self._seconds += seconds
+        self._done += len(task.jobs)
+        facts = self._blueprint.facts
+        cohort = cohort_size(facts.n_clients, facts.fraction)
+        left = (facts.rounds - task.jobs[0].round) * cohort * self._seconds / self._done
+        workers = min(self._blueprint.places(_per_device()) or cores() // self._threads, cohort)
+        if left * (1 - 1 / max(workers, 1)) > MARGIN * self._start:
+            self._executor = ProcessExecutor(self._blueprint, workers=workers, threads=self._threads, say=self._say)
+            self._say(f"executor: {workers} worker processes; one would need about {left:.0f} s more")
+
+
+def _per_device() -> int:
+    """How many workers fit on an accelerator, by what the first of them has taken."""
+    if not torch.cuda.is_available():
+        return 1
+    free, _ = torch.cuda.mem_get_info()
+    used: int = torch.cuda.max_memory_reserved() + CONTEXT
+    return max(min(int(free / (1.5 * used)), MOST), 1)

@@ -1,0 +1,94 @@
+"""What executors have in common."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from fedexp.algorithm import Algorithm, Components
+from fedexp.client import Job, Local, Result
+from fedexp.contexts import Facts
+from fedexp.data.federated import FederatedData
+from fedexp.execute.task import Answer, Task, Visit
+from fedexp.loops import Loop
+from fedexp.models.split import SplitModel
+from fedexp.optim import OptimizerFactory
+from fedexp.state import Message
+from fedexp.worker import RAISE, Faults, Worker
+
+
+@dataclass(frozen=True)
+class Blueprint:
+    """All that a worker is made of, in a form that can be sent to another process."""
+
+    net: SplitModel
+    data: FederatedData
+    components: Components
+    facts: Facts
+    loop: Callable[..., Loop]
+    optimizer: OptimizerFactory
+    local: Local
+    faults: Faults = RAISE
+    devices: int = 0  # accelerators; 0: the CPU
+
+    def worker(self, *, threads: int, number: int = 0) -> Worker:
+        """A worker with a network of its own; workers are dealt out to the accelerators by their number."""
+        torch.set_num_threads(threads)
+        loop = self.loop(number=number)
+        return Worker(
+            copy.deepcopy(self.net), self.data.to(loop.device), Algorithm.compile(self.components, self.facts), loop,
+            self.optimizer, self.local, self.faults,
+        )  # fmt: skip
+
+    def places(self, per_device: int) -> int:
+        """Workers that accelerators have room for; 0 where work is done on the CPU."""
+        return self.devices * per_device
+
+
+Say = Callable[[str], None]  # to the user
+
+
+def quiet(_: str) -> None:
+    """Says nothing."""
+
+
+class Executor(Protocol):
+    """Does tasks. Each is made when its turn comes; answers come in any order, valid until the next is asked for."""
+
+    @property
+    def workers(self) -> int: ...
+    def map(self, tasks: Iterable[Task], broadcast: Message) -> Iterator[Answer]: ...
+    def use(self, blueprint: Blueprint) -> None: ...
+    def close(self) -> None: ...
+
+
+def visited(executor: Executor, jobs: Iterable[Job], broadcast: Message) -> dict[int, Result]:
+    """What a round of these jobs would measure, by client; nothing else of it comes back."""
+    tasks = (Visit(i, (job,)) for i, job in enumerate(jobs))
+    results = [result for answer in executor.map(tasks, broadcast) for result in answer.results]
+    return {r.client: r for r in sorted(results, key=lambda r: r.client)}
+
+
+class SerialExecutor:
+    """One task after another, in this process."""
+
+    workers = 1
+
+    def __init__(self, blueprint: Blueprint, *, threads: int = 1, say: Say = quiet) -> None:  # noqa: ARG002
+        self._threads = threads
+        self.use(blueprint)
+
+    def use(self, blueprint: Blueprint) -> None:
+        """From now on tasks are done by workers of this blueprint."""
+        self._worker = blueprint.worker(threads=self._threads)
+
+    def map(self, tasks: Iterable[Task], broadcast: Message) -> Iterator[Answer]:
+        """The answers, in order."""
+        return (task.by(self._worker, broadcast) for task in tasks)
+
+    def close(self) -> None:
+        """Has nothing to let go."""

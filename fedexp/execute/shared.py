@@ -1,0 +1,96 @@
+"""Objects whose tensors lie in memory that several processes see: written once, read in place, never pickled."""
+
+from __future__ import annotations
+
+import io
+import mmap
+import os
+import pickle
+import tempfile
+from collections.abc import Collection
+from typing import Any
+
+import torch
+from torch import Tensor
+
+ALIGN = 64
+Place = tuple[int, torch.dtype, torch.Size]
+
+
+class Arena:
+    """A piece of shared memory. It has no name in the file system, so that nothing is left of it after a crash."""
+
+    def __init__(self, size: int, fd: int | None = None) -> None:
+        self.size = max(size, ALIGN)
+        if fd is None:
+            fd = _anonymous_file()
+            os.ftruncate(fd, self.size)
+        self.fd = fd
+        self._bytes = torch.frombuffer(mmap.mmap(fd, self.size), dtype=torch.uint8)
+
+    def at(self, place: Place) -> Tensor:
+        """The tensor that lies at a place."""
+        offset, dtype, shape = place
+        end = offset + shape.numel() * dtype.itemsize
+        return self._bytes[offset:end].view(dtype).view(shape)
+
+    def __del__(self) -> None:
+        if hasattr(self, "fd"):
+            os.close(self.fd)
+
+
+def _anonymous_file() -> int:
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create("fedexp")
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())
+
+
+class Parcel(pickle.Pickler):
+    """An object taken apart: what is small as bytes, and tensors with the place that each will have."""
+
+    def __init__(self, *parts: Any) -> None:
+        self._file = io.BytesIO()
+        super().__init__(self._file, protocol=pickle.HIGHEST_PROTOCOL)
+        self.tensors: list[tuple[Tensor, Place]] = []
+        self.size = 0
+        self.parts: list[bytes] = []
+        for part in parts:
+            self.dump(part)
+            self.parts.append(self._file.getvalue())
+            self._file.seek(0)
+            self._file.truncate()
+            self.clear_memo()
+
+    def persistent_id(self, value: Any) -> Place | None:
+        """Where a tensor will lie; everything else is pickled as usual."""
+        if type(value) is not Tensor:
+            return None
+        place = (self.size, value.dtype, value.shape)
+        self.tensors.append((value, place))
+        end = self.size + value.numel() * value.element_size()
+        self.size = -(-end // ALIGN) * ALIGN
+        return place
+
+    def fill(self, arena: Arena, *, moving: Collection[int] = ()) -> None:
+        """Copies the tensors to their places. Those with an id in ``moving`` live there from now on."""
+        for tensor, place in self.tensors:
+            there = arena.at(place)
+            there.copy_(tensor.detach())
+            if id(tensor) in moving:
+                tensor.set_(there)  # type: ignore[call-overload]
+
+
+class _Opener(pickle.Unpickler):
+    def __init__(self, data: bytes, arena: Arena, *, copy: bool) -> None:
+        super().__init__(io.BytesIO(data))
+        self._arena, self._copy = arena, copy
+
+    def persistent_load(self, place: Place) -> Tensor:
+        tensor = self._arena.at(place)
+        return tensor.clone() if self._copy else tensor
+
+
+def opened(part: bytes, arena: Arena, *, copy: bool = False) -> Any:
+    """A part of a parcel put together again; its tensors where they lie, or copied."""
+    return _Opener(part, arena, copy=copy).load()

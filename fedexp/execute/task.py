@@ -1,0 +1,110 @@
+"""What a worker is asked for, and what it answers: tensors and numbers only, so that both can go anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Self
+
+from fedexp.evaluate import Score
+from fedexp.reduce import Fold
+from fedexp.state import Message, snapshot
+
+if TYPE_CHECKING:
+    from fedexp.client import Job, Result
+    from fedexp.worker import Worker
+
+
+def nothing() -> Fold:
+    """The fold of no uploads."""
+    return Fold({}, {})
+
+
+@dataclass(frozen=True)
+class Answer:
+    """An answer to the task with the same index."""
+
+    index: int
+    results: tuple[Result, ...] = ()
+    fold: Fold = field(default_factory=nothing)  # of the results' uploads
+    scores: tuple[Score | None, ...] = ()
+    transfer: float = 0.0  # seconds spent on moving it
+
+    def owned(self) -> Answer:
+        """The same with sums of its own, for an answer that has to wait: its memory may be wanted."""
+        means = {n: replace(m, total=snapshot(m.total)) for n, m in self.fold.means.items()}
+        return replace(self, fold=replace(self.fold, means=means))
+
+
+@dataclass(frozen=True)
+class Task:
+    """Something to be done. ``index`` is its place in the order in which answers count."""
+
+    index: int
+    jobs: tuple[Job, ...] = ()
+
+    def by(self, worker: Worker, broadcast: Message) -> Answer:
+        """Lets a worker do it. ``broadcast`` is what the server sends to everyone."""
+        raise NotImplementedError
+
+    def without(self, broadcast: Message) -> Self:
+        """The task without what everyone gets, which travels once and not with every task."""
+        mail = ({n: t for n, t in j.downlink.items() if n not in broadcast} for j in self.jobs)
+        return replace(self, jobs=tuple(replace(j, downlink=m) for j, m in zip(self.jobs, mail, strict=True)))
+
+    def including(self, broadcast: Message) -> Self:
+        """The task as it was before ``without``."""
+        return replace(self, jobs=tuple(replace(j, downlink={**broadcast, **j.downlink}) for j in self.jobs))
+
+
+class Train(Task):
+    """A round of some clients, whose uploads are summed."""
+
+    def by(self, worker: Worker, broadcast: Message) -> Answer:  # noqa: ARG002
+        results, fold = worker.train(self.jobs)
+        return Answer(self.index, results, fold)
+
+
+class Visit(Task):
+    """A round of some clients of which only the measurements are wanted."""
+
+    def by(self, worker: Worker, broadcast: Message) -> Answer:  # noqa: ARG002
+        return Answer(self.index, tuple(replace(worker.work(j), uplink={}, private={}) for j in self.jobs))
+
+
+class Test(Task):
+    """A test of some clients' personal models as they stand."""
+
+    __test__ = False  # for pytest
+
+    def by(self, worker: Worker, broadcast: Message) -> Answer:  # noqa: ARG002
+        return Answer(self.index, scores=tuple(worker.test_client(j) for j in self.jobs))
+
+
+@dataclass(frozen=True)
+class TestServer(Task):
+    """A test of the server's model on a stretch of the global test set, one score for each batch."""
+
+    __test__ = False
+
+    span: tuple[int, int] = (0, 0)
+
+    def by(self, worker: Worker, broadcast: Message) -> Answer:
+        return Answer(self.index, scores=tuple(worker.test_server(broadcast, self.span)))
+
+
+def in_order(answers: Iterable[Answer], count: int) -> Iterator[Answer]:
+    """The answers in the order of their tasks, each as soon as all before it are there."""
+    waiting: dict[int, Answer] = {}
+    due = 0
+    for answer in answers:
+        if answer.index != due:
+            waiting[answer.index] = answer.owned()
+            continue
+        yield answer
+        due += 1
+        while due in waiting:
+            yield waiting.pop(due)
+            due += 1
+    if due != count:
+        raise RuntimeError(f"no answer came back for task {due} of {count}")
