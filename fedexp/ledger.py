@@ -31,8 +31,8 @@ class Ledger:
             self._rows.append(dict(zip(COLUMNS, (round_, client, direction, name, size), strict=True)))
 
     def close_round(self) -> list[dict[str, Any]]:
-        """Adds the round to the totals and gives its rows."""
-        rows, self._rows = self._rows, []
+        """Adds the round to the totals and gives its rows, by client, whoever answered first."""
+        rows, self._rows = sorted(self._rows, key=lambda r: (r["client"], r["direction"])), []
         self.up += sum(r["bytes"] for r in rows if r["direction"] == "up")
         self.down += sum(r["bytes"] for r in rows if r["direction"] == "down")
         return rows

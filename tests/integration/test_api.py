@@ -114,7 +114,7 @@ def test_clients_csv(finished):
     rows = list(csv.DictReader((result.path / "clients.csv").open()))
     assert len(rows) == 5 * 3  # every round, tested or not
     assert list(rows[0]) == [
-        "round", "client", "n", "classes", "tested", "before", "after", "owned", "globally", "loss/local/ce",
+        "round", "client", "status", "n", "classes", "tested", "before", "after", "owned", "globally", "loss/local/ce",
         "loss/personal/ce", "loss/personal/hpm",
     ]  # fmt: skip
     for row in rows:

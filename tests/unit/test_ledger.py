@@ -13,7 +13,7 @@ def test_rows_and_totals():
     assert (ledger.up, ledger.down) == (0, 0)  # a round counts when it is complete
     rows = ledger.close_round()
     assert [tuple(r[c] for c in COLUMNS) for r in rows] == [
-        (1, 4, "down", "model", 48), (1, 4, "up", "model", 48), (1, 4, "up", "a.v", 24), (1, 2, "down", "model", 48),
+        (1, 2, "down", "model", 48), (1, 4, "down", "model", 48), (1, 4, "up", "model", 48), (1, 4, "up", "a.v", 24),
     ]  # fmt: skip
     assert (ledger.up, ledger.down) == (72, 96)
     assert ledger.close_round() == []
