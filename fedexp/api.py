@@ -76,7 +76,7 @@ def _run(config: Config, rundir: RunDir, display: Display, console: Console) -> 
     from fedexp.build import build
 
     experiment = build(config)  # before the directory is made: what cannot be built leaves none
-    with rundir:
+    with rundir, rundir.failures():
         return _hold(experiment, rundir, display, console, started)
 
 

@@ -84,17 +84,54 @@ def plain(node: DictConfig, choices: Mapping[str, str]) -> Config:
     return config
 
 
-def run_id(config: Config) -> str:
-    """A short hash of everything that can change the numbers of a run."""
-    relevant = json.loads(json.dumps(config))
+def relevant(config: Config) -> Config:
+    """What can change the numbers of a run."""
+    kept: Config = json.loads(json.dumps(config))
     for path in IRRELEVANT:
         *parents, last = path.split(".")
-        node = relevant
+        node = kept
         for parent in parents:
             node = node[parent]
         node.pop(last, None)
-    relevant["executor"] = {"threads": relevant["executor"]["threads"]}  # where the work runs changes nothing
-    return hashlib.sha256(json.dumps(relevant, sort_keys=True).encode()).hexdigest()[:10]
+    kept["executor"] = {"threads": kept["executor"]["threads"]}  # where the work runs changes nothing
+    return kept
+
+
+def run_id(config: Config) -> str:
+    """A short hash of everything that can change the numbers of a run."""
+    return hashlib.sha256(json.dumps(relevant(config), sort_keys=True).encode()).hexdigest()[:10]
+
+
+def overrides_of(config: Config) -> list[str]:
+    """Overrides that compose to a configuration: the choices that are not the default, then single settings.
+
+    Raises:
+        ConfigError: If its choices cannot be composed any more.
+    """
+    usual = composed([])["choices"]
+    groups = [f"{k}={v}" for k, v in config["choices"].items() if usual.get(k) != v and k != "sweep"]
+    base, wanted = ({k: v for k, v in c.items() if k != "choices"} for c in (composed(groups), config))
+    return [*groups, *_changes(base, wanted, "")]
+
+
+def _changes(base: Config, wanted: Config, prefix: str) -> Iterator[str]:
+    for key, value in wanted.items():
+        where = f"{prefix}{key}"
+        if isinstance(value, dict) and value:
+            yield from _changes(base.get(key, {}), value, f"{where}.")
+        elif key not in base:
+            yield f"+{where}={_literal(value)}"
+        elif base[key] != value:
+            yield f"{where}={_literal(value)}"
+    yield from (f"~{prefix}{key}" for key in base if key not in wanted)
+
+
+def _literal(value: Any) -> str:
+    """A value in Hydra's grammar."""
+    plain_word = isinstance(value, str) and re.fullmatch(
+        r"(?!(true|false|null|nan|inf)$)[a-z/_][\w./-]*", value, re.IGNORECASE
+    )
+    return str(value) if plain_word else json.dumps(value)
 
 
 def run_path(config: Config) -> Path:

@@ -27,7 +27,7 @@ from fedexp.reduce import Fold, blocks
 from fedexp.rundir import Record, RunDir
 from fedexp.sampler import Mishaps, UniformSampler, largest_first
 from fedexp.server import Weighting, advance, cohort_weights
-from fedexp.state import Message, Tree, digest, sizes
+from fedexp.state import Message, Tree, digest, fingerprints, sizes
 from fedexp.track.base import RunCard, Tracker
 
 
@@ -200,6 +200,8 @@ class Engine:
             rows = [self._client_row(t, r) for r in results.values()]
             self.rundir.append_rows("clients.csv", columns, rows)
             self.rundir.append_rows("ledger.csv", ledgers.COLUMNS, self.ledger.close_round())
+            weights = {"round": t + 1, **fingerprints(self.saved.state.model)}
+            self.rundir.append_rows("weights.csv", list(weights), [weights])
 
     def _client_row(self, t: int, result: Result) -> dict[str, Any]:
         row: dict[str, Any] = {

@@ -6,11 +6,15 @@ import csv
 import fcntl
 import json
 import os
+import time
+import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
+
+from omegaconf import OmegaConf
 
 from fedexp.errors import DiskError, FedexpError
 
@@ -73,9 +77,7 @@ class RunDir:
     def __enter__(self) -> RunDir:
         self.path.mkdir(parents=True, exist_ok=True)
         self._lock = (self.path / ".lock").open("a+")
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not _locked(self._lock, fcntl.LOCK_EX, tries=10):
             self._lock.seek(0)
             holder = self._lock.read().strip() or "another process"
             self._lock.close()
@@ -91,6 +93,40 @@ class RunDir:
     def __exit__(self, *_: object) -> None:
         if self._lock is not None:
             self._lock.close()
+
+    def holder(self) -> str | None:
+        """Who is writing the run now, or None."""
+        path = self.path / ".lock"
+        if not path.exists():
+            return None
+        with path.open() as lock:  # a look holds the lock for a moment, which is why others try again
+            return None if _locked(lock, fcntl.LOCK_SH) else lock.read().strip()
+
+    # ------------------------------------------------------------ settings, and what went wrong
+    def config(self) -> dict[str, Any] | None:
+        """The settings of the run, or None if it never began."""
+        path = self.path / "config.yaml"
+        if not path.exists():
+            return None
+        config = OmegaConf.to_container(OmegaConf.load(path))
+        return {str(k): v for k, v in config.items()} if isinstance(config, dict) else None
+
+    def error(self) -> str | None:
+        """What made the run fail, in a line; None if it did not."""
+        path = self.path / "error.txt"
+        return path.read_text().partition("\n")[0] if path.exists() else None
+
+    @contextmanager
+    def failures(self) -> Iterator[None]:
+        """Keeps the error that ends the block, with its traceback, and forgets an earlier one."""
+        (self.path / "error.txt").unlink(missing_ok=True)
+        try:
+            yield
+        except Exception as error:
+            line = f"{type(error).__name__}: {' '.join(str(error).split())}"
+            with suppress(OSError):  # a full disk may be the error
+                self.write_text("error.txt", "\n".join([line, "", *traceback.format_exception(error)]))
+            raise
 
     # ------------------------------------------------------------ results
     def result(self) -> dict[str, Any] | None:
@@ -163,6 +199,19 @@ class RunDir:
         for pattern in ("*.json", "*.jsonl", "*.csv", "*.yaml", "*.safetensors"):
             for path in self.path.glob(pattern):
                 path.unlink()
+
+
+def _locked(file: TextIOWrapper, kind: int, *, tries: int = 1) -> bool:
+    """Takes a lock if nobody else has it."""
+    for attempt in range(tries):
+        try:
+            fcntl.flock(file, kind | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if attempt + 1 < tries:
+                time.sleep(0.02)
+        else:
+            return True
+    return False
 
 
 def _round_of_json(line: str) -> float:

@@ -7,6 +7,9 @@ import signal
 
 import pytest
 
+from fedexp import cli
+from fedexp.rundir import RunDir
+from fedexp.runs.__main__ import main as runs
 from tests.conftest import SMALL
 from tests.integration.processes import Done, ran, started
 
@@ -93,3 +96,26 @@ def test_plans_of_a_sweep_leave_no_table(sweep, tmp_path):
     assert (done.code, done.err) == (0, "")
     assert done.out.count("bytes per round") == 2
     assert list((tmp_path / "runs").rglob("*.csv")) == []
+
+
+def test_a_killed_sweep_runs_only_what_is_missing(tmp_path, capsys):
+    arguments = ["-m", *SMALL, f"out={tmp_path / 'runs'}", "name=mine", "seed=0,1,2", "rounds=30", "every.checkpoint=5"]
+    folder = tmp_path / "runs" / "mine"
+    second = folder / cli.check(arguments).sweep.jobs[1].path
+    with started(arguments, tmp_path / "output") as running:
+        running.until((second / "checkpoint" / "latest.json").exists)
+        assert runs(["status", str(folder)]) == 1
+        assert "running" in capsys.readouterr().out
+        running.signal(signal.SIGKILL)
+        running.wait()
+    assert RunDir(second).result() is None  # killed in time, else this shows nothing
+    assert runs(["status", str(folder)]) == 1
+    out = capsys.readouterr().out
+    assert "3 runs: 1 done, 1 partial, 1 missing" in out
+    assert out.count("python -m fedexp") == 2
+    done = ran(arguments, tmp_path / "again")
+    assert done.code == 0, done.err
+    assert outcome(done) == "3 jobs: 2 finished, 1 skipped"
+    assert done.out.count("continues after round") == 1
+    assert runs(["status", str(folder)]) == 0
+    assert "3 runs: 3 done" in capsys.readouterr().out
