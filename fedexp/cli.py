@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import shlex
+import shutil
 import sys
 import tempfile
 import traceback
@@ -63,7 +64,7 @@ def main() -> None:
         os.environ[sweep.ENV] = str(reports)
         code = _launch()
         jobs = sweep.collect(reports)
-    if jobs:
+    if jobs or (manifest and code):  # a launcher that has failed leaves holes, if nothing else
         _show_sweep(jobs, manifest)
     if code is None:
         sys.exit(_stopped(checked.stopped if checked else Checked.stopped))
@@ -132,6 +133,8 @@ def _check_sweep(overrides: Sequence[Override]) -> Checked:
     swept = {o.key_or_group for o in overrides if o.is_sweep_override()}
     lines = [_line(o, swept) for o in overrides]
     settings = composed_hydra(lines)
+    if "array_parallelism" in settings.launcher and shutil.which("srun") is None:
+        raise ConfigError("hydra/launcher: there is no SLURM here (no srun). submitit_local does without, or joblib.")
     preset = _parsed([f"{k}={v}" for k, v in (settings.sweeper.get("params") or {}).items()])
     axes = {o.get_key_element(): _values(o) for o in (*preset, *overrides) if not o.is_hydra_override()}
     jobs = [list(values) for values in itertools.product(*(v for v in axes.values() if v))]
@@ -178,7 +181,7 @@ def _show_sweep(jobs: list[sweep.Job], manifest: Manifest | None) -> None:
     """The table of all jobs, on screen and as CSV."""
     console = Console()
     sweep.show(jobs, console)
-    if manifest:
+    if manifest and jobs:
         path = manifest.file(".csv")
         sweep.write_csv(jobs, path)
         console.print(f"table  {path}", highlight=False)

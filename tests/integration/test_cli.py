@@ -170,11 +170,15 @@ def test_a_launcher_that_is_not_installed_is_named_with_the_way_to_get_it():
         raise ConfigError(explain(HydraException("Could not find 'hydra/launcher/submitit_slurm'\n")))
 
 
-def test_slurm_has_sensible_defaults():
+def test_slurm_has_sensible_defaults(tmp_path, monkeypatch):
     pytest.importorskip("hydra_plugins.hydra_submitit_launcher")
     launcher = composed_hydra(["hydra/launcher=slurm", "hydra.launcher.gpus_per_node=1"]).launcher
     assert (launcher.cpus_per_task, launcher.gpus_per_node, launcher.timeout_min) == (4, 1, 240)
     assert launcher.max_num_timeout > 0  # a job that is out of time goes on in another turn
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ConfigError, match="there is no SLURM here"):
+        cli.check(["-m", "hydra/launcher=slurm", "seed=0,1"])
+    (tmp_path / "srun").touch(mode=0o755)
     assert cli.check(["-m", "hydra/launcher=slurm", "seed=0,1"]).stopped.startswith("What was submitted goes on")
 
 

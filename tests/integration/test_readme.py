@@ -11,6 +11,10 @@ from pathlib import Path
 
 import pytest
 
+import fedexp
+from fedexp.config import composed_hydra
+from tests.conftest import SMALL
+
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
 PYTHON = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
@@ -61,6 +65,27 @@ def test_data_command_of_the_readme(command, tmp_path):
     assert done.returncode == 0, done.stderr
     assert "digits" in done.stdout
     assert (tmp_path / "map.png").exists() == ("png" in command)
+
+
+def test_runs_commands_of_the_readme(tmp_path):
+    assert "python -m fedexp.runs status multirun" in README
+    assert "python -m fedexp.runs diff multirun/main/<id> multirun/main/<id>" in README
+    status = [sys.executable, "-m", "fedexp.runs", "status", "multirun"]
+    assert "multirun is not a folder" in run(status, tmp_path).stderr
+    fedexp.run([*SMALL, "rounds=1", f"out={tmp_path / 'multirun'}"])
+    done = run(status, tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("1 runs: 1 done\n")
+    (path,) = (tmp_path / "multirun" / "main").iterdir()
+    done = run([sys.executable, "-m", "fedexp.runs", "diff", str(path), str(path)], tmp_path)
+    assert (done.returncode, done.stdout) == (0, "All numbers are equal.\n")
+
+
+def test_launcher_of_the_readme_is_there():
+    """SLURM itself is not: the launcher is composed, and its file named."""
+    (arguments,) = re.findall(r"`-m (hydra/launcher=slurm [^`]*) …`", README)
+    assert composed_hydra(arguments.split()).launcher.partition == "gpu"
+    assert (ROOT / "conf" / "hydra" / "launcher" / "slurm.yaml").exists()
 
 
 def test_fetch_of_the_readme_says_what_to_do_without_a_network(tmp_path):
