@@ -169,13 +169,12 @@ class RunDir:
                 writer.writeheader()
             writer.writerows(rows)
 
-    def rows(self, name: str) -> list[dict[str, str]]:
-        """All rows of a CSV file."""
+    def rows(self, name: str) -> Iterator[dict[str, str]]:
+        """The rows of a CSV file, one by one: a long run has more than one wants to hold."""
         path = self.path / name
-        if not path.exists():
-            return []
-        with path.open(newline="") as file:
-            return list(csv.DictReader(file))
+        if path.exists():
+            with path.open(newline="") as file:
+                yield from csv.DictReader(file)
 
     def cut(self, rounds: int) -> None:
         """Drops what was written after the given number of rounds, and half-written last lines."""

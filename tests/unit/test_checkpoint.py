@@ -339,7 +339,7 @@ def test_another_version_is_refused(folder):
     assert "version 2" in refused(folder)
 
 
-def test_slots_that_are_damaged_while_the_run_goes_on_are_named_and_not_saved(folder):
+def test_slots_that_are_damaged_while_the_run_goes_on_are_named(folder):
     checkpoint = Checkpoint(folder, "plan", hold=0)
     checkpoint.save(saved := example(checkpoint))
     path = folder / "client-000003-000001.safetensors"
@@ -541,6 +541,25 @@ def test_a_run_that_stops_anywhere_in_a_round_goes_on_to_the_same_end(tmp_path, 
     numbers = [[{k: v for k, v in r.items() if k != "seconds"} for r in e.rundir.records()] for e in (again, plain)]
     assert numbers[0] == numbers[1]
     assert (again.ledger.up, again.ledger.down) == (plain.ledger.up, plain.ledger.down)
+
+
+def test_no_checkpoint_is_made_of_damaged_slots(tmp_path, uninterrupted):
+    """It would push out the one that is whole; from that the same command ends as if nothing had been."""
+    engine = trial({"counts": Counts()}, tmp_path, rounds=3, hold=0)
+    engine.rounds = 1
+    engine.run(card(engine))
+    engine.rounds = 3
+    engine._play(1)
+    folder = tmp_path / "checkpoint"
+    newest = {p.name: p for p in folder.glob("client-*-000002.*")}
+    client = next(c for c in engine.sampler(2) if f"client-{c:06d}-000002.safetensors" in newest)
+    damage_to(newest[f"client-{client:06d}-000002.safetensors"], "flipped")
+    with pytest.raises(CheckpointError, match=f"client-{client:06d}-000002.*same command"):
+        engine.run(card(engine))
+    assert json.loads((folder / "latest.json").read_text())["round"] == 1
+    again = trial({"counts": Counts()}, tmp_path, rounds=3, hold=0)
+    again.run(card(again))
+    assert again.digests() == uninterrupted.digests()
 
 
 def test_a_server_slot_that_is_empty_survives(tmp_path):

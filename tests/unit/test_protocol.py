@@ -102,9 +102,9 @@ def train(net, data, client: int, *, epochs: int, size: int, path) -> None:
 @pytest.mark.parametrize("algo", ["fedavg", "map"])
 def test_all_clients_are_trained_and_tested_once_more_and_nothing_is_kept(played, algo):
     engine, _ = played(f"algo={algo}", "rounds=2", "evaluate.all_clients=true")
-    before = engine.digests(), engine.ledger.up, len(engine.rundir.rows("clients.csv"))
+    before = engine.digests(), engine.ledger.up, len(list(engine.rundir.rows("clients.csv")))
     got = engine.protocol.conclude(engine)
-    assert (engine.digests(), engine.ledger.up, len(engine.rundir.rows("clients.csv"))) == before
+    assert (engine.digests(), engine.ledger.up, len(list(engine.rundir.rows("clients.csv")))) == before
     detail = got["personalization"]["all_clients_detail"]
     assert len(detail["clients"]) == 6
     assert got["personalization"]["all_clients"] == pytest.approx(np.mean(detail["clients"]))

@@ -63,11 +63,11 @@ def fill(rundir: RunDir, rounds: int) -> None:
 
 
 def test_appended_rows_and_records_come_back(rundir):
-    assert rundir.rows("clients.csv") == []
+    assert list(rundir.rows("clients.csv")) == []
     assert rundir.records() == []
     assert rundir.result() is None
     fill(rundir, 12)
-    rows = rundir.rows("clients.csv")
+    rows = list(rundir.rows("clients.csv"))
     assert [(int(r["round"]), int(r["client"]), r["note"]) for r in rows][-3:] == [
         (11, 11, "n11"), (12, 3, "n12"), (12, 11, "n12"),
     ]  # fmt: skip
@@ -85,7 +85,7 @@ def test_cut_leaves_what_a_shorter_run_would_have_written(tmp_path, rounds):
         for file in ("clients.csv", "metrics.jsonl"):
             assert (tmp_path / "long" / file).read_bytes() == (tmp_path / "short" / file).read_bytes()
     else:
-        assert RunDir(tmp_path / "long").rows("clients.csv") == []
+        assert list(RunDir(tmp_path / "long").rows("clients.csv")) == []
         assert RunDir(tmp_path / "long").records() == []
 
 
