@@ -50,7 +50,7 @@ class Case:
             *("partition=file", f"partition.path={folder / 'partition.json'}", f"out={folder}"),
             *(f"cohort.clients={self.clients}", f"cohort.fraction={self.fraction}", f"rounds={self.rounds}"),
             *("local.epochs=2", "local.batch_size=20", f"every.evaluate={self.rounds}", "evaluate.all_clients=false"),
-            *(f"loop={self.loop}", f"store={self.store}", "keep=all"),
+            *(f"loop={self.loop}", "executor=serial", f"store={self.store}", "keep=all"),  # all in one process
         ]
 
     def deal(self, folder: Path) -> None:
