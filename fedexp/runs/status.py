@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -103,8 +103,8 @@ def _look(path: Path, job: Job | None) -> Run:
     if rundir.result() is not None:
         return Run(path, "done", f"{total}/{total}", label)
     if holder := rundir.holder():
-        rows = rundir.rows("clients.csv")
-        return Run(path, "running", f"{rows[-1]['round'] if rows else 0}/{total}", label, holder)
+        rounds = deque((row["round"] for row in rundir.rows("clients.csv")), maxlen=1)
+        return Run(path, "running", f"{rounds[0] if rounds else 0}/{total}", label, holder)
     error = rundir.error()
     try:
         command = _command(job.overrides if job else overrides_of(config))
