@@ -190,6 +190,9 @@ def _show_sweep(jobs: list[sweep.Job], manifest: Manifest | None) -> None:
 
 
 def _run(config: Config, console: Console) -> Result:
+    from fedexp.lean import import_lightning
+
+    import_lightning()
     from fedexp.api import run
 
     return run(config, console=console)

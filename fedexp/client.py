@@ -16,6 +16,7 @@ from fedexp.component import Phase
 from fedexp.contexts import Frame, Step
 from fedexp.evaluate import Score
 from fedexp.models.split import SplitModel
+from fedexp.optim import Optimizer
 from fedexp.state import Message
 
 
@@ -62,7 +63,7 @@ class ClientModule(lightning.LightningModule):
 
     def __init__(
         self, net: SplitModel, algorithm: Algorithm, phase: Phase, frame: Frame,
-        optimizer: Callable[[], torch.optim.Optimizer], clip: float | None,
+        optimizer: Callable[[], Optimizer], clip: float | None,
     ) -> None:  # fmt: skip
         super().__init__()
         self.automatic_optimization = False
@@ -78,7 +79,7 @@ class ClientModule(lightning.LightningModule):
         frame.structure = self._answer.of_others
         self._loss, self._grads = (algorithm.active(phase.name, seam) for seam in ("loss", "grads"))
 
-    def configure_optimizers(self) -> torch.optim.Optimizer:
+    def configure_optimizers(self) -> Optimizer:  # type: ignore[override]
         """The phase's optimizer: new, or the one of the phase it continues."""
         self.optimizer = self._make_optimizer()
         return self.optimizer

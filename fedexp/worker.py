@@ -24,7 +24,7 @@ from fedexp.evaluate import Score, Tester
 from fedexp.loops import Loop
 from fedexp.models.split import SplitModel
 from fedexp.network import Spares, load, tensors
-from fedexp.optim import OptimizerFactory
+from fedexp.optim import Optimizer, OptimizerFactory
 from fedexp.reduce import Fold, is_finite
 from fedexp.seeding import derive, seeded
 from fedexp.state import Message, Tree, pick, sizes, snapshot
@@ -220,7 +220,7 @@ class Worker:
         seed = derive(self.algorithm.facts.seed, "batches", *path)
         return self.data.batches(info.client, size=size, begin=begin, end=end, seed=seed)
 
-    def _make_optimizer(self, phase: Phase, done: list[ClientModule]) -> torch.optim.Optimizer:
+    def _make_optimizer(self, phase: Phase, done: list[ClientModule]) -> Optimizer:
         if done and phase.continues and not phase.fresh:
             last = done[-1]
             if (last.phase.train, last.phase.optim) == (phase.train, phase.optim):

@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedexp.bench.workload import Workload
-from fedexp.optim import OptimizerFactory
+from fedexp.optim import Sgd
 from fedexp.sampler import UniformSampler
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class Task:
     test_y: Tensor
     rows: Tensor  # [clients, samples]
     net: nn.Module
-    optimizer: OptimizerFactory
+    optimizer: Sgd
 
     def save(self, folder: Path) -> None:
         """Writes it where the raw loop's process finds it."""
@@ -105,7 +105,10 @@ class Hand:
         if channels_last:
             self._net.to(memory_format=torch.channels_last)
         self._weights = list(self._net.parameters())
-        self._optimizer = task.optimizer(self._weights)
+        s = task.optimizer
+        self._optimizer = torch.optim.SGD(
+            self._weights, lr=s.lr, momentum=s.momentum, weight_decay=s.weight_decay, nesterov=s.nesterov, fused=True
+        )
 
     def train(self, weights: Sequence[Tensor], total: Sequence[Tensor], round_: int, clients: Iterable[int]) -> int:
         """Trains clients from ``weights`` and leaves the sum of their weights in ``total``; returns the steps taken."""

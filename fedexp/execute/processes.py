@@ -113,6 +113,9 @@ def _sendable(error: Exception) -> Exception:
 
 
 # ---------------------------------------------------------------- in the main process
+_SERVE = "from fedexp.lean import import_lightning; import_lightning(); from fedexp.execute.processes import serve;"
+
+
 @dataclass
 class Hand:
     """A worker as the main process sees it."""
@@ -223,7 +226,7 @@ class ProcessExecutor:
         arguments = f"{theirs.fileno()}, {number}, {self._threads}, {os.getpid()}"
         path = os.pathsep.join(p or str(Path.cwd()) for p in sys.path)
         process = subprocess.Popen(  # noqa: S603
-            [sys.executable, "-c", f"from fedexp.execute.processes import serve; serve({arguments})"],
+            [sys.executable, "-c", f"{_SERVE} serve({arguments})"],
             pass_fds=[theirs.fileno()],
             env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": str(self._threads)},
             stdin=subprocess.DEVNULL,
