@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import lightning
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedexp.algorithm import Algorithm, Private
 from fedexp.answer import Answer
@@ -59,25 +59,43 @@ class Result:
 
 
 class ClientModule(lightning.LightningModule):
-    """One phase of one client's round. Folds the active components over a step."""
+    """One phase of a client's round. Folds the active components over a step. Used again for every client."""
 
-    def __init__(
-        self, net: SplitModel, algorithm: Algorithm, phase: Phase, frame: Frame,
-        optimizer: Callable[[], Optimizer], clip: float | None,
-    ) -> None:  # fmt: skip
+    def __init__(self, net: SplitModel, algorithm: Algorithm, phase: Phase, clip: float | None) -> None:
         super().__init__()
         self.automatic_optimization = False
         self.net = net
         self.phase = phase
+        self._clip = clip
+        self._names = algorithm.facts.layout.trainable(phase.train)
+        self._answer = Answer(algorithm, phase.name, net.classifier)
+        self._loss, self._grads = (algorithm.active(phase.name, seam) for seam in ("loss", "grads"))
+        parts = (net.features, net.classifier)
+        self._frozen = [
+            p for p, name in zip(parts, ("features", "classifier"), strict=True) if self._is_frozen(p, name)
+        ]
+
+    def _is_frozen(self, part: nn.Module, name: str) -> bool:
+        """Whether a part has parameters, and the phase trains none of them."""
+        own = [f"{name}.{n}" for n, _ in part.named_parameters()]
+        return bool(own) and not self._names & set(own)
+
+    def begin(self, frame: Frame, optimizer: Callable[[], Optimizer]) -> None:
+        """Takes up a client's phase: what is trained, from now on, and nothing else of another client."""
         self.frame = frame
+        frame.structure = self._answer.of_others
         self.taken = 0
         self.sums: dict[str, Tensor] = {}
         self._make_optimizer = optimizer
-        self._clip = clip
-        self._trained = {n: p for n, p in net.named_parameters() if p.requires_grad}
-        self._answer = Answer(algorithm, phase.name, net.classifier)
-        frame.structure = self._answer.of_others
-        self._loss, self._grads = (algorithm.active(phase.name, seam) for seam in ("loss", "grads"))
+        self._trained = {n: p for n, p in frame.weights.items() if n in self._names}
+        for name, tensor in frame.weights.items():
+            if isinstance(tensor, nn.Parameter):
+                tensor.requires_grad_(name in self._names)
+
+    @property
+    def trained(self) -> list[nn.Parameter]:
+        """The parameters that the phase trains."""
+        return [p for p in self._trained.values() if isinstance(p, nn.Parameter)]
 
     def configure_optimizers(self) -> Optimizer:  # type: ignore[override]
         """The phase's optimizer: new, or the one of the phase it continues."""
@@ -87,16 +105,15 @@ class ClientModule(lightning.LightningModule):
     def train(self, mode: bool = True) -> ClientModule:  # noqa: FBT001, FBT002
         """Train mode for what is trained; a frozen part stays in evaluation mode, with its running statistics."""
         super().train(mode)
-        for part in (self.net.features, self.net.classifier):
-            if not any(p.requires_grad for p in part.parameters()) and any(True for _ in part.parameters()):
-                part.eval()
+        for part in self._frozen:
+            part.eval()
         return self
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
         """Loss, gradients, their correction, clipping, step."""
         loss = self.objective(batch, batch_idx)
         self.optimizer.zero_grad()
-        self.manual_backward(loss)
+        loss.backward()  # type: ignore[no-untyped-call]
         if self._grads:
             self._correct()
         if self._clip is not None:

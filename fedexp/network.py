@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedexp.models.split import SplitModel
 from fedexp.state import Layout, Tree
@@ -16,7 +18,30 @@ Forward = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 def tensors(net: SplitModel) -> Tree:
     """The live parameters and buffers by name."""
-    return {**dict(net.named_parameters()), **dict(net.named_buffers())}
+    places = _places.get(net)
+    if places is None:
+        places = _places[net] = [*_entries(net, "_parameters"), *_entries(net, "_buffers")]
+    return {name: entries[key] for name, entries, key in places}
+
+
+# Where a network keeps its tensors: walking over its modules for every client would take longer than a tiny step.
+_places: WeakKeyDictionary[nn.Module, list[tuple[str, dict[str, Any], str]]] = WeakKeyDictionary()
+
+
+def _entries(net: nn.Module, kind: str) -> Iterator[tuple[str, dict[str, Any], str]]:
+    seen: set[int] = set()
+    for prefix, module in net.named_modules():
+        for key, tensor in getattr(module, kind).items():
+            if tensor is not None and id(tensor) not in seen:
+                seen.add(id(tensor))
+                yield f"{prefix}.{key}" if prefix else key, getattr(module, kind), key
+
+
+def arranged(net: SplitModel) -> SplitModel:
+    """The network in the memory format in which its convolutions are fastest."""
+    if any(isinstance(module, nn.Conv2d) for module in net.modules()):
+        net.to(memory_format=torch.channels_last)
+    return net
 
 
 def load(net: SplitModel, tree: Tree) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 
 import numpy as np
 import torch
@@ -29,9 +30,22 @@ def torch_rng(seed: int, *path: int | str, device: torch.device | str = "cpu") -
     return torch.Generator(device=device).manual_seed(derive(seed, *path))
 
 
+@cache
+def _accelerated() -> bool:
+    return torch.accelerator.is_available()
+
+
 @contextmanager
 def seeded(seed: int, *path: int | str) -> Iterator[None]:
     """Seeds torch's global generators inside the block (network initialisation, dropout); restores them after it."""
-    with torch.random.fork_rng():
-        torch.random.manual_seed(derive(seed, *path))
+    if _accelerated():
+        with torch.random.fork_rng():
+            torch.random.manual_seed(derive(seed, *path))
+            yield
+        return
+    before = torch.default_generator.get_state()  # the rest of fork_rng takes longer than a tiny client's step
+    torch.default_generator.manual_seed(derive(seed, *path))
+    try:
         yield
+    finally:
+        torch.default_generator.set_state(before)

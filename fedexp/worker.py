@@ -23,7 +23,7 @@ from fedexp.errors import ClientError
 from fedexp.evaluate import Score, Tester
 from fedexp.loops import Loop
 from fedexp.models.split import SplitModel
-from fedexp.network import Spares, load, tensors
+from fedexp.network import Spares, arranged, load, tensors
 from fedexp.optim import Optimizer, OptimizerFactory
 from fedexp.reduce import Fold, is_finite
 from fedexp.seeding import derive, seeded
@@ -68,11 +68,12 @@ class Worker:
         faults: Faults = RAISE,
     ) -> None:
         self.data, self.algorithm, self.loop = data, algorithm, loop
-        self.net = net.to(loop.device)
+        self.net = arranged(net.to(loop.device))
         self._optimizer, self._local, self._faults = optimizer, local, faults
         self._constants = to_device(algorithm.constants, loop.device)
         self._spares = Spares(self.net)
         self._tester = Tester(self.net, algorithm)
+        self._modules: dict[str, ClientModule] = {}  # by phase
         self._undisturbed = len(algorithm.phases) == 1 and not algorithm.using("view")
 
     # ------------------------------------------------------------ what a worker is asked for
@@ -190,19 +191,21 @@ class Worker:
         if phase.start != "previous":
             key, _, slot = phase.start.partition(".")
             load(self.net, seat.received if phase.start == "received" else views[key][slot])
-        trained = facts.layout.trainable(phase.train)
-        for name, parameter in self.net.named_parameters():
-            parameter.requires_grad_(name in trained)
         path = (job.round, job.client, self._stream(phase))
         frame = Frame(views, seat.info, facts, seat.received, tensors(self.net), phase.name, path, self._spares.fresh())
-        module = ClientModule(
-            self.net, self.algorithm, phase, frame, lambda: self._make_optimizer(phase, done), self._local.clip
-        )
+        module = self._module(phase)
+        module.begin(frame, lambda: self._make_optimizer(phase, done))
         batches = self._batches(phase, path, seat.info, job.share)
         with seeded(facts.seed, "fit", phase.name, job.round, job.client):
             self.loop.fit(module, batches)
         if module.taken != len(batches):
             raise RuntimeError(f"{len(batches)} steps were due, but the loop took {module.taken}")
+        return module
+
+    def _module(self, phase: Phase) -> ClientModule:
+        module = self._modules.get(phase.name)
+        if module is None or module.phase is not phase:
+            module = self._modules[phase.name] = ClientModule(self.net, self.algorithm, phase, self._local.clip)
         return module
 
     def _stream(self, phase: Phase) -> str:
@@ -225,7 +228,7 @@ class Worker:
             last = done[-1]
             if (last.phase.train, last.phase.optim) == (phase.train, phase.optim):
                 return last.optimizer
-        return self._optimizer((p for p in self.net.parameters() if p.requires_grad), **phase.optim)
+        return self._optimizer(self._module(phase).trained, **phase.optim)
 
     def _local_round(self, job: Job, seat: Seat, ends: dict[str, Tree], modules: list[ClientModule]) -> LocalRound:
         settings = {m.phase.name: self._optimizer.settings(**m.phase.optim) for m in modules}
