@@ -40,7 +40,7 @@ class Gate(PlainDisplay):
     def cohort(self, round_: int, size: int) -> None:
         """Waits for the request."""
         now = time.perf_counter()
-        spent = dict(self._saved.seconds)
+        spent = {kind: value for kind, value in self._saved.seconds.items() if kind != "elapsed"}
         if self._began is None:
             self._connection.send({"ready": True})
         else:
@@ -77,4 +77,5 @@ def play(connection: Connection, overrides: Sequence[str]) -> None:
         except Stop:
             pass
         finally:
+            engine.executor.close()
             engine.tracker.finish(None)
