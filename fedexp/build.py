@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -128,7 +128,7 @@ def build(config: Config) -> Experiment:
         raise ConfigError("\n".join(problems))
     room = Room.of(Path(config["out"]))
     footprint = Footprint.of(_load(config, algorithm, loaded), config["store"], room)
-    notes = list(footprint.notes(room, config["store"]))
+    notes = [*_nothing_to_measure(algorithm, splits), *footprint.notes(room, config["store"])]
     plan = describe(algorithm, config, net, splits, loaded.train.y.numpy(), footprint, notes)
     return Experiment(config, data, splits, net, algorithm, plan, HOLD if footprint.store == "disk" else None)
 
@@ -247,6 +247,14 @@ def _load(config: Config, algorithm: Algorithm, loaded: Loaded) -> Load:
         cohort=cohort,
         between=min(clients, cohort * min(config["every"]["checkpoint"], config["rounds"])),
     )
+
+
+def _nothing_to_measure(algorithm: Algorithm, splits: Sequence[ClientSplit]) -> Iterator[str]:
+    if not algorithm.global_view and not any(len(s.test) for s in splits):
+        yield (
+            "no accuracy will be measured: the method has no global model to test, and no client has a test set. "
+            "partition.test=holdout gives each one."
+        )
 
 
 def _protocol(settings: Mapping[str, Any], plain: Blueprint) -> Protocol:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -19,8 +19,8 @@ from fedexp.client import Job, Result
 from fedexp.display import Display
 from fedexp.errors import CheckpointError
 from fedexp.evaluate import Score, Stretches, aggregation, personalization, pooled
-from fedexp.execute.base import Executor, visited
-from fedexp.execute.task import Test, TestServer, Train, in_order
+from fedexp.execute.base import Executor
+from fedexp.execute.task import Task, Test, TestServer, Train, Visit, in_order
 from fedexp.ledger import Ledger
 from fedexp.protocol import Protocol
 from fedexp.reduce import Fold, blocks
@@ -119,7 +119,7 @@ class Engine:
         there = [c for c in order if results[c].error is None]
         share = 1.0 if len(there) == len(order) else sum(weights[c] for c in there)
         with self.timed("aggregate"):
-            if there:
+            if share:
                 weights = {c: weights[c] / share for c in there}
                 new = advance(self.algorithm, state, weights, fold, self.classify, share)
             else:
@@ -163,6 +163,10 @@ class Engine:
             self.ledger.count(t + 1, result.client, "up", result.sent)
         else:
             self.ledger.count(t + 1, result.client, "up", {"failed": 0})
+        self._say_left_out(result)
+
+    def _say_left_out(self, result: Result) -> None:
+        if result.error is not None:
             self.display.note(f"left out: {result.error}")
 
     def _job(self, t: int, client: int, broadcast: Message) -> Job:
@@ -177,14 +181,20 @@ class Engine:
 
     def visit(self, clients: Sequence[int]) -> dict[int, Result]:
         """What another round of these clients would measure."""
-        return visited(self.executor, self.jobs(clients), self.algorithm.broadcast(self.saved.state))
+        return self.answers(Visit, self.jobs(clients), self.algorithm.broadcast(self.saved.state))
 
     def test_clients(self, clients: Sequence[int]) -> dict[int, Score | None]:
         """Tests clients' personal models as they stand."""
-        tasks = (Test(i, (job,)) for i, job in enumerate(self.jobs(clients)))
-        broadcast = self.algorithm.broadcast(self.saved.state)
-        answers = in_order(self.executor.map(tasks, broadcast), len(clients))
-        return {c: score for c, answer in zip(clients, answers, strict=True) for score in answer.scores}
+        results = self.answers(Test, self.jobs(clients), self.algorithm.broadcast(self.saved.state))
+        return {c: r.after for c, r in results.items()}
+
+    def answers(self, kind: type[Task], jobs: Iterable[Job], broadcast: Message) -> dict[int, Result]:
+        """What a kind of task measures with each of these jobs, by client. Who is left out is said."""
+        tasks = (kind(i, (job,)) for i, job in enumerate(jobs))
+        results = [result for answer in self.executor.map(tasks, broadcast) for result in answer.results]
+        for result in results:
+            self._say_left_out(result)
+        return {r.client: r for r in sorted(results, key=lambda r: r.client)}
 
     def test_server(self) -> Score:
         """Tests the server's model on the global test set, which is divided among the workers."""
@@ -192,7 +202,7 @@ class Engine:
         spans = self.tests(self.executor.workers)
         tasks = (TestServer(i, span=span) for i, span in enumerate(spans))
         answers = in_order(self.executor.map(tasks, {"model": state.model, **state.slots}), len(spans))
-        return pooled(score for answer in answers for score in answer.scores if score is not None)
+        return pooled(score for answer in answers for score in answer.scores)
 
     def _write_rows(self, t: int, results: dict[int, Result]) -> None:
         with self.timed("write"):
@@ -287,7 +297,7 @@ def client_columns(algorithm: Algorithm) -> list[str]:
 
 def _in_a_cell(text: str) -> str:
     """The first line of a text, without the commas by which a half-written row is told from a whole one."""
-    return text.partition("\n")[0].replace(",", ";").replace('"', "'")
+    return text.splitlines()[0].replace(",", ";").replace('"', "'")
 
 
 def mean_terms(terms: Sequence[dict[str, float]]) -> dict[str, float]:

@@ -37,11 +37,8 @@ class TrainerLoop:
 
     def __init__(self, accelerator: str = "auto", number: int = 0) -> None:
         _quieten()
-        self._trainer = lightning.Trainer(
-            accelerator=accelerator, devices=_device(accelerator, number), max_epochs=0, logger=False,
-            enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
-            num_sanity_val_steps=0, limit_val_batches=0, use_distributed_sampler=False, plugins=LightningEnvironment(),
-        )  # fmt: skip
+        self._accelerator, self._number = accelerator, number
+        self._trainer = self._new_trainer()
 
     @property
     def device(self) -> torch.device:
@@ -55,12 +52,21 @@ class TrainerLoop:
         ctrl_c = signal.getsignal(signal.SIGINT)
         try:
             self._trainer.fit(module, train_dataloaders=batches)
-        except SystemExit as stop:  # how a Trainer answers Ctrl-C, with further ones switched off
-            if not isinstance(stop.__context__, KeyboardInterrupt):
-                raise  # a scheduler wants the process to end
-            signal.signal(signal.SIGINT, ctrl_c)
-            raise KeyboardInterrupt from stop
-        module.to(self.device)  # a finished fit leaves its module on the CPU
+        except BaseException as stop:
+            self._trainer = self._new_trainer()  # the old one may have been stopped anywhere
+            if not isinstance(stop, SystemExit) or not isinstance(stop.__context__, KeyboardInterrupt):
+                raise
+            signal.signal(signal.SIGINT, ctrl_c)  # a Trainer answers Ctrl-C with an exit, and ignores further ones
+            raise stop.__context__ from None
+        finally:
+            module.to(self.device)  # a fit leaves its module on the CPU
+
+    def _new_trainer(self) -> lightning.Trainer:
+        return lightning.Trainer(
+            accelerator=self._accelerator, devices=_device(self._accelerator, self._number), max_epochs=0,
+            logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
+            num_sanity_val_steps=0, limit_val_batches=0, use_distributed_sampler=False, plugins=LightningEnvironment(),
+        )  # fmt: skip
 
 
 class FabricLoop:

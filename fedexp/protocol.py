@@ -11,7 +11,8 @@ import numpy as np
 from fedexp.algorithm import Algorithm
 from fedexp.client import Job, Result
 from fedexp.evaluate import Score, personalization
-from fedexp.execute.base import Blueprint, visited
+from fedexp.execute.base import Blueprint
+from fedexp.execute.task import Visit
 from fedexp.rundir import Record
 
 if TYPE_CHECKING:
@@ -40,11 +41,10 @@ class Protocol:
 
     def conclude(self, engine: Engine) -> dict[str, dict[str, Any]]:
         """What is added to the summary's ``aggregation`` and ``personalization`` when the run ends."""
-        if not self.all_clients or "personalization" not in engine.records[-1]:
+        if not self.all_clients or not any("personalization" in r for r in engine.records):
             return {}
-        clients = range(engine.algorithm.facts.n_clients)
-        detail = _all_clients(engine.visit(clients))
-        return {"personalization": {"all_clients": detail["accuracy"], "all_clients_detail": detail}}
+        detail = _all_clients(engine.visit(range(engine.algorithm.facts.n_clients)))
+        return {"personalization": {"all_clients": detail["accuracy"], "all_clients_detail": detail}} if detail else {}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,16 +73,17 @@ class FedGelaProtocol(Protocol):
             out["aggregation"] = {"GA": _best_of_each(engine)}
         if personal:
             pa = max(personal) if engine.algorithm.personal else self._finetuned(engine)
-            out["personalization"] = {**out.get("personalization", {}), "PA": pa}
+            out["personalization"] = {**out.get("personalization", {}), **({} if pa is None else {"PA": pa})}
         return out
 
-    def _finetuned(self, engine: Engine) -> float:
-        """Mean accuracy of clients that train the best server model a little."""
+    def _finetuned(self, engine: Engine) -> float | None:
+        """Mean accuracy of clients that train the best server model a little; None if all of them fail."""
         model = {"model": {n: engine.saved.best[n] for n in engine.algorithm.travelling}}
         jobs = (Job(0, c, model, {}) for c in range(engine.algorithm.facts.n_clients))
         engine.executor.use(self.plain)
-        results = visited(engine.executor, jobs, model)
-        return float(np.mean([r.after.accuracy for r in results.values() if r.after is not None]))
+        results = engine.answers(Visit, jobs, model)
+        found = [r.after.accuracy for r in results.values() if r.after is not None]
+        return float(np.mean(found)) if found else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,14 +94,17 @@ class FedRemaProtocol(Protocol):
     all_clients: bool = False
 
     def personal_scores(self, engine: Engine, results: Mapping[int, Result]) -> dict[int, Score]:
-        """Tests the clients of the round again, with the new state."""
-        return {c: s for c, s in engine.test_clients(list(results)).items() if s is not None}
+        """Tests the clients that took part in the round again, with the new state."""
+        there = [c for c, r in results.items() if r.error is None]
+        return {c: s for c, s in engine.test_clients(there).items() if s is not None}
 
 
 def _all_clients(results: Mapping[int, Result]) -> dict[str, Any]:
+    """The metrics of all clients that could be tested, and who failed; nothing if all did."""
     after = {c: r.after for c, r in results.items() if r.after is not None}
     before = {c: r.before for c, r in results.items() if r.before is not None}
-    return personalization(after, before)
+    failed = [c for c, r in results.items() if r.error is not None]
+    return {**personalization(after, before), **({"failed": failed} if failed else {})} if after else {}
 
 
 def _best_of_each(engine: Engine) -> float:

@@ -147,6 +147,10 @@ class RunDir:
         with writing(self.path / name):
             write_atomically(self.path / name, text.encode())
 
+    def remove(self, name: str) -> None:
+        """Removes a file of the run, if it is there."""
+        (self.path / name).unlink(missing_ok=True)
+
     # ------------------------------------------------------------ growing files
     def records(self) -> list[Record]:
         """The evaluated rounds on file."""

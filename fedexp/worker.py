@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import signal
+import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,7 +20,7 @@ from fedexp.component import Phase
 from fedexp.contexts import Frame, LocalRound, View
 from fedexp.data.federated import Batches, FederatedData, Info
 from fedexp.data.source import Samples
-from fedexp.errors import ClientError
+from fedexp.errors import ClientError, ConfigError
 from fedexp.evaluate import Score, Tester
 from fedexp.loops import Loop
 from fedexp.models.split import SplitModel
@@ -67,6 +68,11 @@ class Worker:
         local: Local,
         faults: Faults = RAISE,
     ) -> None:
+        if faults.seconds is not None and threading.current_thread() is not threading.main_thread():
+            raise ConfigError(
+                "limit works by a signal, which Python delivers to the main thread only, and this is another one. "
+                "Use executor=processes, limit=null, or run from the main thread."
+            )
         self.data, self.algorithm, self.loop = data, algorithm, loop
         self.net = arranged(net.to(loop.device))
         self._optimizer, self._local, self._faults = optimizer, local, faults
@@ -84,6 +90,14 @@ class Worker:
         """
         results, fold = self._folded(jobs, self._work)
         return (results, fold) if fold.is_finite else self._folded(jobs, self.work)
+
+    def visit(self, jobs: Sequence[Job]) -> tuple[Result, ...]:
+        """What the rounds of some clients would measure, and nothing else of them."""
+        return tuple(replace(self._guarded(job, self.work), uplink={}, private={}) for job in jobs)
+
+    def test(self, jobs: Sequence[Job]) -> tuple[Result, ...]:
+        """Tests some clients' personal models as they stand, without training."""
+        return tuple(self._guarded(job, lambda j: Result(j.client, after=self.test_client(j))) for job in jobs)
 
     def work(self, job: Job) -> Result:
         """One client's round. A pure function of the job.
@@ -113,17 +127,21 @@ class Worker:
         fold = Fold.empty(self.algorithm)
         results: list[Result] = []
         for job in jobs:
-            try:
-                with time_limit(self._faults.seconds, _where(job)):
-                    result = work(job)
-            except ClientError as error:
-                if self._faults.policy == "raise":
-                    raise
-                results.append(Result(job.client, error=str(error)))
-                continue
-            fold.feed(job.client, result.uplink, job.weight)
+            result = self._guarded(job, work)
+            if result.error is None:
+                fold.feed(job.client, result.uplink, job.weight)
             results.append(replace(result, uplink={}))
         return tuple(results), fold
+
+    def _guarded(self, job: Job, work: Callable[[Job], Result]) -> Result:
+        """A client's work under the policy for faults: whatever goes wrong in it is the client's error."""
+        try:
+            with time_limit(self._faults.seconds, _where(job)), blaming(_where(job)):
+                return work(job)
+        except ClientError as error:
+            if self._faults.policy == "raise":
+                raise
+            return Result(job.client, error=str(error))
 
     def _work(self, job: Job) -> Result:
         """One client's round. The uploads may be the live tensors of the network, which the next client overwrites."""
@@ -132,9 +150,10 @@ class Worker:
         before, testing = self._test(seat, seat.received)
         ends, modules = self._train(job, seat)
         local = self._local_round(job, seat, ends, modules)
-        uplink, new = self._finish(local)
         terms = {f"{m.phase.name}/{k}": v for m in modules for k, v in m.terms().items()}
         _check_terms(job, terms)
+        uplink, new = self._finish(local)
+        _check_slots(job, new)
         seat = self._seat(seat.received, seat.message, {**seat.private, **new}, seat.info)
         after, more = self._test(seat, local.last)
         testing += more
@@ -170,14 +189,8 @@ class Worker:
         ends: dict[str, Tree] = {}
         modules: list[ClientModule] = []
         for phase in self.algorithm.phases:
-            try:
+            with blaming(f"{_where(job)}, phase {phase.name!r}"):
                 modules.append(self._fit(job, phase, seat, modules))
-            except ClientError:
-                raise
-            except Exception as cause:
-                where = f"{_where(job)}, phase {phase.name!r}"
-                details = traceback.format_exc()
-                raise ClientError(f"{where}: {type(cause).__name__}: {cause}", details) from cause
             ends[phase.name] = self._end()
         return ends, modules
 
@@ -273,6 +286,12 @@ def _check_terms(job: Job, terms: Mapping[str, float]) -> None:
         raise ClientError(f"{_where(job)}, phase {phase!r}: loss term {term!r} is not finite. {_ADVICE}")
 
 
+def _check_slots(job: Job, slots: Private) -> None:
+    """What a client keeps would make it fail in every later round."""
+    if lost := [name for name, tree in slots.items() if not is_finite(tree)]:
+        raise ClientError(f"{_where(job)}: its slot {lost[0]!r} has a value that is not finite. {_ADVICE}")
+
+
 def _where(job: Job) -> str:
     return f"round {job.round + 1}, client {job.client}"
 
@@ -281,8 +300,23 @@ _ADVICE = "Lower optim.lr, set local.clip, or look at this client's data."
 
 
 @contextmanager
+def blaming(where: str) -> Iterator[None]:
+    """Any exception of the block becomes a ClientError that says where, and carries the traceback."""
+    try:
+        yield
+    except ClientError:
+        raise
+    except Exception as cause:
+        said = (str(cause).splitlines() or [""])[0]
+        raise ClientError(f"{where}: {type(cause).__name__}: {said}", traceback.format_exc()) from cause
+
+
+@contextmanager
 def time_limit(seconds: float | None, where: str) -> Iterator[None]:
-    """Raises a ClientError in the block when it takes longer; None is no limit."""
+    """Raises a ClientError in the block when it takes longer; None is no limit.
+
+    And again every second, in case that one was lost: Python prints what is raised in a destructor, and goes on.
+    """
     if seconds is None:
         yield
         return
@@ -291,9 +325,12 @@ def time_limit(seconds: float | None, where: str) -> Iterator[None]:
         raise ClientError(f"{where}: not done after {seconds:g} s (limit)")
 
     before = signal.signal(signal.SIGALRM, late)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)
     try:
-        yield
-    finally:
+        try:
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+    finally:  # also if the time was up in the lines above
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)

@@ -10,10 +10,10 @@ from typing import Protocol
 import torch
 
 from fedexp.algorithm import Algorithm, Components
-from fedexp.client import Job, Local, Result
+from fedexp.client import Local
 from fedexp.contexts import Facts
 from fedexp.data.federated import FederatedData
-from fedexp.execute.task import Answer, Task, Visit
+from fedexp.execute.task import Answer, Task
 from fedexp.loops import Loop
 from fedexp.models.split import SplitModel
 from fedexp.optim import OptimizerFactory
@@ -64,13 +64,6 @@ class Executor(Protocol):
     def map(self, tasks: Iterable[Task], broadcast: Message) -> Iterator[Answer]: ...
     def use(self, blueprint: Blueprint) -> None: ...
     def close(self) -> None: ...
-
-
-def visited(executor: Executor, jobs: Iterable[Job], broadcast: Message) -> dict[int, Result]:
-    """What a round of these jobs would measure, by client; nothing else of it comes back."""
-    tasks = (Visit(i, (job,)) for i, job in enumerate(jobs))
-    results = [result for answer in executor.map(tasks, broadcast) for result in answer.results]
-    return {r.client: r for r in sorted(results, key=lambda r: r.client)}
 
 
 class SerialExecutor:

@@ -27,7 +27,7 @@ class Answer:
     index: int
     results: tuple[Result, ...] = ()
     fold: Fold = field(default_factory=nothing)  # of the results' uploads
-    scores: tuple[Score | None, ...] = ()
+    scores: tuple[Score, ...] = ()  # of the server's model
     transfer: float = 0.0  # seconds spent on moving it
 
     def owned(self) -> Answer:
@@ -69,7 +69,7 @@ class Visit(Task):
     """A round of some clients of which only the measurements are wanted."""
 
     def by(self, worker: Worker, broadcast: Message) -> Answer:  # noqa: ARG002
-        return Answer(self.index, tuple(replace(worker.work(j), uplink={}, private={}) for j in self.jobs))
+        return Answer(self.index, worker.visit(self.jobs))
 
 
 class Test(Task):
@@ -78,7 +78,7 @@ class Test(Task):
     __test__ = False  # for pytest
 
     def by(self, worker: Worker, broadcast: Message) -> Answer:  # noqa: ARG002
-        return Answer(self.index, scores=tuple(worker.test_client(j) for j in self.jobs))
+        return Answer(self.index, worker.test(self.jobs))
 
 
 @dataclass(frozen=True)
