@@ -154,7 +154,7 @@ def test_there_is_nothing_else(finished):
     _, result = finished
     assert sorted(p.name for p in result.path.iterdir()) == [
         ".lock", "clients.csv", "config.yaml", "ledger.csv", "metrics.jsonl", "model.safetensors", "plan.json",
-        "result.json",
+        "result.json", "weights.csv",
     ]  # fmt: skip
 
 
