@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import signal
 import warnings
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import lightning
 import torch
@@ -58,15 +58,44 @@ class TrainerLoop:
                 raise
             signal.signal(signal.SIGINT, ctrl_c)  # a Trainer answers Ctrl-C with an exit, and ignores further ones
             raise stop.__context__ from None
-        finally:
-            module.to(self.device)  # a fit leaves its module on the CPU
 
     def _new_trainer(self) -> lightning.Trainer:
-        return lightning.Trainer(
+        return _Trainer(
             accelerator=self._accelerator, devices=_device(self._accelerator, self._number), max_epochs=0,
             logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
             num_sanity_val_steps=0, limit_val_batches=0, use_distributed_sampler=False, plugins=LightningEnvironment(),
         )  # fmt: skip
+
+
+class _Trainer(lightning.Trainer):
+    """A Trainer without what it does around every fit and a client of a few steps would feel.
+
+    The network is on its device already and stays there; signals belong to the run, not to one of its thousand fits;
+    there is no sanity check whose random numbers would have to be kept apart.
+    """
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self._signal_connector = _NoSignals()  # type: ignore[assignment]
+        self.strategy.model_to_device = _nothing  # type: ignore[method-assign]
+        self.strategy.teardown = _nothing  # type: ignore[method-assign]
+
+    def _run_stage(self) -> None:
+        self.fit_loop.run()
+
+
+class _NoSignals:
+    received_sigterm = False
+
+    def register_signal_handlers(self) -> None:
+        pass
+
+    def teardown(self) -> None:
+        pass
+
+
+def _nothing() -> None:
+    pass
 
 
 class FabricLoop:

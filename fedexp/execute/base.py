@@ -17,6 +17,7 @@ from fedexp.execute.task import Answer, Task
 from fedexp.loops import Loop
 from fedexp.models.split import SplitModel
 from fedexp.optim import OptimizerFactory
+from fedexp.resources import keep_freed_memory
 from fedexp.state import Message
 from fedexp.worker import RAISE, Faults, Worker
 
@@ -38,6 +39,7 @@ class Blueprint:
     def worker(self, *, threads: int, number: int = 0) -> Worker:
         """A worker with a network of its own; workers are dealt out to the accelerators by their number."""
         torch.set_num_threads(threads)
+        keep_freed_memory()
         loop = self.loop(number=number)
         return Worker(
             copy.deepcopy(self.net), self.data.to(loop.device), Algorithm.compile(self.components, self.facts), loop,
