@@ -9,6 +9,7 @@ from dataclasses import fields
 from functools import cache
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -24,7 +25,7 @@ from fedexp.data.digits import Digits
 from fedexp.data.listing import CACHE, ROOT
 from fedexp.data.pixels import normalised
 from fedexp.data.source import Samples
-from fedexp.errors import ConfigError
+from fedexp.errors import ConfigError, DataError
 
 CONF = Path(__file__).parents[2] / "conf" / "data"
 CIFAR_MEAN, CIFAR_STD = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
@@ -288,3 +289,19 @@ def test_the_real_data_sets_load(name, tmp_path):
     for one, two in ((first.train, again.train), (first.test, again.test)):
         assert torch.equal(one.x, two.x)
         assert torch.equal(one.y, two.y)
+
+
+def test_digits_are_those_of_scikit_learn():
+    from sklearn.datasets import load_digits
+
+    from fedexp.data.digits import _table
+
+    bundle = load_digits()
+    assert np.array_equal(_table()[:, :-1], bundle.data)
+    assert np.array_equal(_table()[:, -1], bundle.target)
+
+
+def test_digits_without_their_file(monkeypatch):
+    monkeypatch.setattr("fedexp.data.digits.find_spec", lambda name: None)
+    with pytest.raises(DataError, match="pip install"):
+        Digits().load()
