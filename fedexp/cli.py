@@ -24,7 +24,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 from rich.console import Console
 
-from fedexp import resources, sweep
+from fedexp import resources, stop, sweep
 from fedexp.config import Config, choices_of, composed, composed_hydra, conf_dir, plain
 from fedexp.display.prefixed import prefixed
 from fedexp.errors import ConfigError, FedexpError
@@ -33,8 +33,8 @@ from fedexp.manifest import Manifest
 if TYPE_CHECKING:
     from fedexp.api import Result
 
-STOPPED = 130  # by Ctrl-C
-SUBMITTED = "What was submitted goes on; scancel --name=fedexp stops it. Later, the same command runs what is missing."
+MISSING = "This runs what is missing:"
+SUBMITTED = "What was submitted goes on; scancel --name=fedexp stops it. Later, this runs what is missing:"
 
 
 @dataclass(frozen=True)
@@ -44,15 +44,28 @@ class Checked:
     first: Config
     sweep: Manifest | None = None
     arguments: Sequence[str] = ()  # of the sweep, as Hydra is to see them
-    stopped: str = "The same command runs what is missing."  # said after Ctrl-C
+    stopped: str = "This continues from the last complete round:"  # said after Ctrl-C, before the command
 
 
 def main() -> None:
-    """Checks the command line, hands it to Hydra, and ends a sweep with its table."""
-    try:
-        checked = check(sys.argv[1:])
-    except ConfigError as error:
-        sys.exit(_complain(error))
+    """Runs what the command line says. Ctrl-C and SIGTERM end it in order, with the command that continues."""
+    arguments = sys.argv[1:]
+    checked: Checked | None = None
+    with stop.heeding():
+        try:
+            checked = check(arguments)
+            code = _perform(checked)
+        except ConfigError as error:
+            code = _complain(error)
+        except KeyboardInterrupt as told:
+            code = stop.exit_code(told)
+            said = checked.stopped if checked else Checked.stopped
+            Console().print(f"Stopped. {said}\n  {_again(arguments)}", soft_wrap=True, markup=False, highlight=False)
+        sys.exit(code)
+
+
+def _perform(checked: Checked | None) -> int:
+    """Hands a command line over to Hydra, and ends a sweep with its table; returns the exit code."""
     manifest = checked.sweep if checked else None
     if checked and checked.arguments:
         sys.argv[1:] = checked.arguments
@@ -62,24 +75,29 @@ def main() -> None:
             manifest.write()
             reports = manifest.reports.absolute()
         os.environ[sweep.ENV] = str(reports)
-        code = _launch()
-        jobs = sweep.collect(reports)
-    if jobs or (manifest and code):  # a launcher that has failed leaves holes, if nothing else
-        _show_sweep(jobs, manifest)
-    if code is None:
-        sys.exit(_stopped(checked.stopped if checked else Checked.stopped))
-    sys.exit(code or any(j.status == "failed" for j in jobs))
+        code = 0
+        try:
+            code = _launch()
+        finally:  # also after Ctrl-C
+            jobs = sweep.collect(reports)
+            if jobs or (manifest and code):  # a launcher that has failed leaves holes, if nothing else
+                _show_sweep(jobs, manifest)
+    return code or int(any(j.status == "failed" for j in jobs))
 
 
-def _launch() -> int | None:
-    """Hands over to Hydra; returns the exit code, or None if a sweep was stopped by Ctrl-C."""
+def _launch() -> int:
+    """Starts Hydra; returns the exit code."""
     try:
         hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="config")(job)()
-    except KeyboardInterrupt:
-        return None
     except SystemExit as end:  # of a run, or because a launcher has failed: what is on file shall be shown
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     return 0
+
+
+def _again(arguments: Sequence[str]) -> str:
+    """The command that goes on where this one has stopped."""
+    program = ["fedexp"] if Path(sys.argv[0]).stem == "fedexp" else ["python", "-m", "fedexp"]
+    return shlex.join([*program, *(a for a in arguments if a.lstrip("+").partition("=")[0] != "force")])
 
 
 def job(node: DictConfig) -> None:
@@ -96,9 +114,6 @@ def job(node: DictConfig) -> None:
         _run(config, Console())
     except FedexpError as error:
         sys.exit(_complain(error))
-    except KeyboardInterrupt:
-        command = "The same command without force=true" if config["force"] else "The same command"
-        sys.exit(_stopped(f"{command} continues from the last complete round."))
 
 
 def _run_job(config: Config, number: int, overrides: list[str], reports: Path, *, alone: bool) -> None:
@@ -146,7 +161,7 @@ def _check_sweep(overrides: Sequence[Override]) -> Checked:
         first=configs[0],
         sweep=None if drawn or configs[0]["plan"] else Manifest.of(list(zip(jobs, configs, strict=True))),
         arguments=["--multirun", *lines],
-        stopped=SUBMITTED if "submitit_folder" in settings.launcher else Checked.stopped,
+        stopped=SUBMITTED if "submitit_folder" in settings.launcher else MISSING,
     )
 
 
@@ -196,11 +211,6 @@ def _run(config: Config, console: Console) -> Result:
     from fedexp.api import run
 
     return run(config, console=console)
-
-
-def _stopped(advice: str) -> int:
-    Console().print(f"Stopped. {advice}", highlight=False)
-    return STOPPED
 
 
 def _complain(error: FedexpError) -> int:

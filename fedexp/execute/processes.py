@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 import traceback
 from collections import Counter, deque
@@ -24,6 +22,7 @@ from fedexp.execute.shared import Arena, Parcel, opened
 from fedexp.execute.task import Answer, Task
 from fedexp.resources import cores
 from fedexp.state import Message
+from fedexp.stop import unheard
 from fedexp.worker import Worker
 
 LANES = ("first", "second")  # a worker has one task under way and may have one waiting, so that it need not wait for us
@@ -62,10 +61,8 @@ class Channel:
 
 
 # ---------------------------------------------------------------- in the worker
-def serve(fd: int, number: int, threads: int, parent: int) -> None:
-    """A worker process from its first to its last task. Ctrl-C is for the main process, whose end is ours too."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_leave_with, args=(parent,), daemon=True).start()
+def serve(fd: int, number: int, threads: int) -> None:
+    """A worker process from its first to its last task. Signals are for the main process, whose end is ours too."""
     channel = Channel(fd)
     try:
         while True:
@@ -98,13 +95,6 @@ def _answer(
     channel.send(lane, transfer + time.perf_counter() - started, parcel)
 
 
-def _leave_with(parent: int) -> None:
-    """Ends this process when the main process is gone, also in the middle of a task."""
-    while os.getppid() == parent:
-        time.sleep(0.5)
-    os._exit(1)
-
-
 def _sendable(error: Exception) -> Exception:
     """The error, or, if it is a programming error, one that carries its traceback to the main process."""
     if isinstance(error, FedexpError):
@@ -113,7 +103,11 @@ def _sendable(error: Exception) -> Exception:
 
 
 # ---------------------------------------------------------------- in the main process
-_SERVE = "from fedexp.lean import import_lightning; import_lightning(); from fedexp.execute.processes import serve;"
+_SERVE = (
+    "from fedexp.stop import leave_with; leave_with({parent}); "  # before the imports, which take their time
+    "from fedexp.lean import import_lightning; import_lightning(); "
+    "from fedexp.execute.processes import serve; serve({fd}, {number}, {threads})"
+)
 
 
 @dataclass
@@ -171,13 +165,17 @@ class ProcessExecutor:
             yield from turn.answers()
         finally:
             for hand in self._hands:
-                if hand.tasks:  # given up: an error, or Ctrl-C
-                    self.rehire(hand)
+                if hand.tasks:  # given up: an error, or Ctrl-C. Replaced when it is needed, if ever
+                    hand.process.kill()
+                    hand.process.wait()
+                    hand.tasks = {}
 
     def close(self) -> None:
         """Lets the workers go."""
         for hand in self._hands:
             hand.channel.connection.close()
+            if hand.tasks:  # nobody waits for its answer
+                hand.process.kill()
         for hand in self._hands:
             try:
                 hand.process.wait(2)
@@ -209,7 +207,7 @@ class ProcessExecutor:
         hand.channel.connection.close()
         hand.process.kill()
         code = hand.process.wait()
-        self._failed_starts = 0 if hand.answered else self._failed_starts + 1
+        self._failed_starts = 0 if any(h.answered for h in self._hands) else self._failed_starts + 1
         if self._failed_starts > LIVES:
             raise FedexpError(
                 f"Worker processes end before their first task (exit code {code}); their own words are above. "
@@ -223,14 +221,15 @@ class ProcessExecutor:
 
     def _hire(self, number: int) -> Hand:
         ours, theirs = socket.socketpair()
-        arguments = f"{theirs.fileno()}, {number}, {self._threads}, {os.getpid()}"
+        code = _SERVE.format(parent=os.getpid(), fd=theirs.fileno(), number=number, threads=self._threads)
         path = os.pathsep.join(p or str(Path.cwd()) for p in sys.path)
-        process = subprocess.Popen(  # noqa: S603
-            [sys.executable, "-c", f"{_SERVE} serve({arguments})"],
-            pass_fds=[theirs.fileno()],
-            env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": str(self._threads)},
-            stdin=subprocess.DEVNULL,
-        )
+        with unheard():
+            process = subprocess.Popen(  # noqa: S603
+                [sys.executable, "-c", code],
+                pass_fds=[theirs.fileno()],
+                env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": str(self._threads)},
+                stdin=subprocess.DEVNULL,
+            )
         theirs.close()
         hand = Hand(number, process, Channel(ours.detach()))
         hand.channel.send("blueprint", None, self._parcel, self._arena)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -42,17 +43,18 @@ def test_joblib_divides_the_machine_and_a_failed_job_stops_no_other(tmp_path):
     assert done.stderr == ""
 
 
-def test_ctrl_c_stops_all_jobs_and_the_same_command_continues(tmp_path):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_stops_all_jobs_and_the_same_command_continues(tmp_path, number):
     pytest.importorskip("hydra_plugins.hydra_joblib_launcher")
     sweep = [*SMALL, "rounds=60", "every.checkpoint=5", f"out={tmp_path}", "name=mine"]
     command = ["-m", "hydra/launcher=joblib", "hydra.launcher.n_jobs=2", "seed=0,1", *sweep]
     paths = [run_path(composed([*sweep, f"seed={seed}"])) for seed in (0, 1)]
     with started(command, tmp_path / "output") as running:
         running.until(lambda: all((p / "checkpoint" / "latest.json").exists() for p in paths))
-        running.signal(signal.SIGINT)
+        running.signal(number)
         done = running.wait()
-    assert done.code == 130
-    assert "Stopped. The same command runs what is missing." in done.out
+    assert done.code == 128 + number
+    assert f"Stopped. This runs what is missing:\n  {shlex.join(['fedexp', *command])}\n" in done.out
     assert "Traceback" not in done.out + done.err
     assert not any(RunDir(p).result() for p in paths)  # stopped in time, else this shows nothing
     again = ran(["-m", "seed=0,1", *sweep], tmp_path / "again")  # another launcher is the same sweep

@@ -6,6 +6,7 @@ import json
 import random
 import re
 import resource
+import shlex
 import signal
 from pathlib import Path
 
@@ -79,16 +80,24 @@ def test_killed_again_and_again_it_ends_as_if_never_killed(tmp_path, uninterrupt
     assert not [p for p in path.iterdir() if p.name.endswith(".tmp")]
 
 
-# ---------------------------------------------------------------- Ctrl-C
-def test_ctrl_c_keeps_every_complete_round(tmp_path, uninterrupted):
+# ---------------------------------------------------------------- Ctrl-C, SIGTERM
+@pytest.mark.parametrize(
+    ("signals", "code"),
+    [([signal.SIGINT], 130), ([signal.SIGTERM], 143), ([signal.SIGTERM] * 3, 143), ([signal.SIGINT] * 2, 130)],
+)
+def test_told_to_stop_it_keeps_every_complete_round(tmp_path, uninterrupted, signals, code):
     command = [*RUN, f"out={tmp_path}"]
     path = run_path(composed(command))
-    with started(command, tmp_path / "first") as running:
+    with started([*command, "force=true"], tmp_path / "first") as running:
         running.until(lambda: complete_rounds(path) >= 4)  # the last of them may just be being closed
-        running.signal(signal.SIGINT)
+        for number in signals:
+            running.signal(number)
+            running.process.join(0.01)
         done = running.wait()
-    assert done.code == 130
-    assert "Stopped. The same command continues from the last complete round." in done.out
+    assert done.code == code
+    assert done.out.endswith(
+        f"Stopped. This continues from the last complete round:\n  {shlex.join(['fedexp', *command])}\n"
+    )
     assert "Traceback" not in done.out + done.err
     kept = json.loads((path / "checkpoint" / "latest.json").read_text())["round"]
     assert kept >= 3  # also where it is odd, and no checkpoint was due

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import shlex
 import signal
 
 import pytest
@@ -79,15 +80,16 @@ def test_a_misspelt_value_stops_the_sweep_before_it_begins(sweep, tmp_path):
     assert not (tmp_path / "runs").exists()
 
 
-def test_ctrl_c_stops_the_sweep_and_shows_what_is_done(tmp_path):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_stops_the_sweep_and_shows_what_is_done(tmp_path, number):
     arguments = ["-m", *SMALL, f"out={tmp_path / 'runs'}", "name=mine", "rounds=1,100000"]
     with started(arguments, tmp_path / "output") as running:
         running.until(lambda: running.says("100000 rounds"))
-        running.signal(signal.SIGINT)
+        running.signal(number)
         done = running.wait()
-    assert done.code == 130
+    assert done.code == 128 + number
     assert outcome(done) == "1 jobs: 1 finished"
-    assert "Stopped. The same command runs what is missing." in done.out
+    assert f"Stopped. This runs what is missing:\n  {shlex.join(['fedexp', *arguments])}\n" in done.out
     assert "Traceback" not in done.out + done.err
 
 

@@ -1,0 +1,217 @@
+"""Processes that are killed, again and again, at moments drawn at random: the numbers are those of a quiet run.
+
+``FEDEXP_KILLS=200 pytest tests/integration/test_kills.py -s`` kills more often, and says how often and where.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+import fedexp
+from fedexp.component import Component
+from fedexp.config import composed, run_path
+from fedexp.display import SilentDisplay
+from fedexp.errors import ClientError
+from fedexp.execute import processes
+from fedexp.execute.base import Blueprint
+from fedexp.execute.processes import ProcessExecutor
+from fedexp.rundir import RunDir
+from fedexp.seeding import derive
+from fedexp.testing import CLIENTS, card, executors_agree, play, trial, trial_after
+from fedexp.worker import Faults
+from tests.integration.processes import ran, started
+from tests.integration.test_resume import held_by, numbers
+
+KILLS = int(os.environ.get("FEDEXP_KILLS", "0"))
+RUN = (
+    "algo=scamap", "cohort.clients=6", "cohort.fraction=1", f"rounds={6 + KILLS // 5}", "local.epochs=1",
+    "local.batch_size=8", "model.hidden=[16,16]", "every.checkpoint=1", "loop=fabric",
+)  # fmt: skip
+PARALLEL = ("executor=processes", "executor.workers=2")
+
+
+def rng(name: str) -> random.Random:
+    return random.Random(derive(0, "kills", name))  # noqa: S311
+
+
+def children(pid: int) -> list[int]:
+    """The processes that a process has started; none if it is gone."""
+    try:
+        return [int(c) for task in Path(f"/proc/{pid}/task").iterdir() for c in (task / "children").read_text().split()]
+    except OSError:
+        return []
+
+
+def alive(pids: Iterable[int]) -> list[int]:
+    """Those that live; one that is dead and not buried does not."""
+    found = []
+    for pid in pids:
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            continue
+        if state != "Z":
+            found.append(pid)
+    return found
+
+
+def gone(pids: list[int], seconds: float = 30.0) -> float:
+    """Waits until none of the processes lives; returns how long that took."""
+    began = time.monotonic()
+    while alive(pids):
+        assert time.monotonic() - began < seconds, f"still there: {alive(pids)}"
+        time.sleep(0.02)
+    return time.monotonic() - began
+
+
+def shared_memory() -> set[str]:
+    return {p.name for p in Path("/dev/shm").iterdir()} if Path("/dev/shm").is_dir() else set()  # noqa: S108
+
+
+# ---------------------------------------------------------------- the main process
+def test_a_parallel_run_that_is_killed_again_and_again_ends_as_if_left_alone(tmp_path):
+    quiet = fedexp.run([*RUN, f"out={tmp_path / 'quiet'}", "executor=serial"])
+    command = [*RUN, *PARALLEL, f"out={tmp_path / 'runs'}"]
+    path = run_path(composed(command))
+    before, draw = shared_memory(), rng("main")
+    plan = [*[signal.SIGKILL] * max(KILLS // 5, 1), signal.SIGTERM, signal.SIGINT]
+    span = 0.0  # seconds from the first sign of life to the end of the run, if it were left alone
+    reached: Counter[str] = Counter()
+    slowest = 0.0
+    for number, kind in enumerate(plan):
+        with started(command, tmp_path / f"kill{number}") as running:
+            running.until(lambda pid=running.process.pid: held_by(path, pid))
+            began, done = time.monotonic(), len(RunDir(path).records())
+            if kind != signal.SIGKILL or not span:  # in a round: a worker has answered
+                running.until(lambda done=done: len(RunDir(path).records()) > done)
+                span = span or 1.5 * (time.monotonic() - began)
+            running.process.join(draw.uniform(0, span if kind == signal.SIGKILL else 0.05))
+            if RunDir(path).result() is not None:
+                break  # it was quicker than the killer
+            workers = children(running.process.pid)
+            for pid in workers if kind != signal.SIGKILL else ():
+                os.kill(pid, kind)  # as a terminal or a scheduler does, to all of them
+            running.signal(kind)
+            end = running.wait()
+        where = len(RunDir(path).records())
+        reached[f"{signal.Signals(kind).name} {'before' if where == done else 'after'} its first new round"] += 1
+        if kind == signal.SIGKILL:
+            assert end.code == -signal.SIGKILL
+            slowest = max(slowest, gone(workers))
+        else:
+            assert end.code == 128 + kind, end.err
+            assert "Traceback" not in end.out + end.err
+            assert alive(workers) == []  # its last act was to let them go
+        assert shared_memory() <= before
+    last = ran(command, tmp_path / "last")
+    assert last.code == 0, last.err
+    ours, theirs = numbers(path), numbers(quiet.path)
+    assert ours == theirs
+    print(f"main process: {dict(reached)}; workers were gone after {slowest:.2f} s at the latest")  # noqa: T201
+    assert reached
+
+
+# ---------------------------------------------------------------- workers
+@dataclass(frozen=True, kw_only=True)
+class Slow(Component):
+    """Takes its time, so that there is something to be killed in."""
+
+    def loss(self, step):
+        time.sleep(0.004)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Deadly(Component):
+    """Ends the process in which a certain client is trained."""
+
+    client: int = 2
+
+    def loss(self, step):
+        if step.info.client == self.client:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def blueprint() -> Blueprint:
+    found: list[Blueprint] = []
+    trial_after({}, rounds=0, executor=found.append)
+    return found[0]
+
+
+@pytest.fixture(scope="module")
+def pool():
+    executor = ProcessExecutor(blueprint(), workers=2)
+    executors_agree({}, executor)  # all are up
+    yield executor
+    workers = [h.process.pid for h in executor.hands]
+    executor.close()
+    assert alive(workers) == []
+
+
+def used(pool):
+    def use(given):
+        pool.use(given)
+        return pool
+
+    return use
+
+
+class Killer(SilentDisplay):
+    """Kills a worker a moment after certain clients have answered."""
+
+    def __init__(self, pool, kills: int, answers: int) -> None:
+        self._draw, self._pool, self._seen = rng("workers"), pool, 0
+        self._due = set(self._draw.sample(range(1, answers - CLIENTS), kills))
+        self.killed: Counter[str] = Counter()
+        self._timers: list[threading.Timer] = []
+
+    def client(self, seconds):
+        self._seen += 1
+        if self._seen in self._due:
+            victim = self._draw.choice(self._pool.hands)
+            timer = threading.Timer(self._draw.uniform(0, 0.04), self._kill, [victim])
+            self._timers.append(timer)
+            timer.start()
+
+    def _kill(self, victim):
+        state = "starting" if not victim.answered else f"with {len(victim.tasks)} tasks"
+        victim.process.send_signal(signal.SIGKILL)
+        self.killed[state] += 1
+
+    def wait(self):
+        for timer in self._timers:
+            timer.join()
+
+
+def test_workers_that_are_killed_change_no_number(pool, tmp_path):
+    kills = KILLS or 3
+    rounds = max(6, 2 * kills)
+    expected = play({}, rounds=rounds, fraction=1.0)
+    play({"slow": Slow()}, rounds=2, fraction=1.0, executor=used(pool))  # every channel has what it needs
+    before, files = shared_memory(), len(list(Path("/proc/self/fd").iterdir()))
+    engine = trial({"slow": Slow()}, tmp_path, rounds=rounds, fraction=1.0, executor=used(pool))
+    engine.display = killer = Killer(pool, kills, answers=rounds * CLIENTS)
+    engine.run(card(engine))
+    killer.wait()
+    assert sum(killer.killed.values()) == kills
+    assert engine.digests() == expected.digests()
+    assert shared_memory() <= before
+    assert len(list(Path("/proc/self/fd").iterdir())) <= files + 4  # a channel has two lanes each way; nothing grows
+    print(f"workers: killed {dict(killer.killed)} in {rounds} rounds")  # noqa: T201
+
+
+def test_a_client_that_ends_every_worker_is_named(pool, monkeypatch):
+    """Also where failing clients are left out: what a lack of memory ends is not to be left out quietly."""
+    monkeypatch.setattr(processes, "LIVES", 1)
+    with pytest.raises(ClientError, match=r"The work of clients 2 has ended 2 worker processes .*executor=serial"):
+        play({"deadly": Deadly()}, fraction=1.0, executor=used(pool), faults=Faults("skip"))
+    executors_agree({}, pool)  # the others were not harmed
