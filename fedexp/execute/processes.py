@@ -7,26 +7,19 @@ import socket
 import subprocess
 import sys
 import time
-import traceback
-from collections import Counter, deque
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from multiprocessing.reduction import recv_handle, send_handle
 from pathlib import Path
 from typing import Any
 
-from fedexp.errors import ClientError, FedexpError
 from fedexp.execute.base import Blueprint, Say, quiet
+from fedexp.execute.pool import Gone, Hand, Pool, Reply, answered
 from fedexp.execute.shared import Arena, Parcel, opened
-from fedexp.execute.task import Answer, Task
+from fedexp.execute.task import Task
 from fedexp.resources import cores
 from fedexp.state import Message
 from fedexp.stop import unheard
-from fedexp.worker import Worker
-
-LANES = ("first", "second")  # a worker has one task under way and may have one waiting, so that it need not wait for us
-LIVES = 3  # workers that one task may cost
 
 
 class Channel:
@@ -75,31 +68,9 @@ def serve(fd: int, number: int, threads: int) -> None:
             elif lane == "broadcast":
                 broadcast = content
             else:
-                _answer(channel, lane, content, worker, broadcast, transfer)
+                channel.send(lane, *answered(content, worker, broadcast, transfer))
     except (EOFError, ConnectionError):
         return
-
-
-def _answer(
-    channel: Channel, lane: str, task: Task, worker: Worker, broadcast: Message, transfer: float
-) -> None:  # fmt: skip
-    try:
-        answer = task.including(broadcast).by(worker, broadcast)
-    except Exception as error:
-        channel.send(lane, _sendable(error), Parcel(None, None))
-        return
-    started = time.perf_counter()
-    parcel = Parcel(
-        answer.fold.means, replace(answer, fold=replace(answer.fold, means={}))
-    )  # read in place, and copied
-    channel.send(lane, transfer + time.perf_counter() - started, parcel)
-
-
-def _sendable(error: Exception) -> Exception:
-    """The error, or, if it is a programming error, one that carries its traceback to the main process."""
-    if isinstance(error, FedexpError):
-        return error
-    return RuntimeError(f"in a worker process: {type(error).__name__}: {error}\n{traceback.format_exc()}")
 
 
 # ---------------------------------------------------------------- in the main process
@@ -110,22 +81,47 @@ _SERVE = (
 )
 
 
-@dataclass
-class Hand:
-    """A worker as the main process sees it."""
+class Process(Hand):
+    """A worker process and the channel to it."""
 
-    number: int
-    process: subprocess.Popen[bytes]
-    channel: Channel
-    tasks: dict[str, Task] = field(default_factory=dict)  # by lane, oldest first
-    answered: int = 0
+    def __init__(self, number: int, process: subprocess.Popen[bytes], channel: Channel) -> None:
+        super().__init__(number)
+        self.process, self.channel = process, channel
+
+    def give(self, lane: str, task: Task) -> None:
+        """Sends a task."""
+        self.send(lane, Parcel(task))
+
+    def send(self, lane: str, parcel: Parcel, arena: Arena | None = None) -> None:
+        """Sends anything.
+
+        Raises:
+            Gone: If the process is.
+        """
+        try:
+            self.channel.send(lane, None, parcel, arena)
+        except OSError as cause:
+            raise Gone from cause
+
+    def fetch(self) -> tuple[str, Reply]:
+        """The reply that has come."""
+        try:
+            lane, header, parts, arena = self.channel.receive()
+        except (EOFError, OSError) as cause:
+            raise Gone from cause
+        return lane, (header, parts, arena)
+
+    def end(self) -> str:
+        """Kills it."""
+        self.channel.connection.close()
+        self.process.kill()
+        return f"exit code {self.process.wait()}"
 
 
-class ProcessExecutor:
-    """A pool of worker processes, kept to the end of the run.
+class ProcessExecutor(Pool[Process]):
+    """A pool of worker processes.
 
-    The data set and the round's weights are in memory once, however many workers there are. A worker that dies is
-    replaced and its tasks are done again: they are functions of their inputs, so no number changes.
+    The data set and the round's weights are in memory once, however many workers there are.
 
     Args:
         blueprint: What a worker is made of.
@@ -135,91 +131,45 @@ class ProcessExecutor:
         say: Where a lost worker is reported.
     """
 
+    words = "their own words are above"
+
     def __init__(
         self, blueprint: Blueprint, *, workers: int | None = None, threads: int = 1, per_device: int = 1,
         say: Say = quiet,
     ) -> None:  # fmt: skip
-        self.workers = workers or blueprint.places(per_device) or max(cores() // threads, 1)
-        self._threads, self._say = threads, say
-        self._broadcast = Arena(0)
-        self._failed_starts = 0
-        self._hands: list[Hand] = []
+        super().__init__(workers or blueprint.places(per_device) or max(cores() // threads, 1), say)
+        self._threads = threads
+        self._arena = Arena(0)
         self.use(blueprint)
-        self._hands = [self._hire(number) for number in range(self.workers)]
+        self.hands = [self.hire(number) for number in range(self.workers)]
 
     def use(self, blueprint: Blueprint) -> None:
         """From now on tasks are done by workers of this blueprint."""
-        self._parcel = Parcel(blueprint)
-        self._arena = Arena(self._parcel.size)
-        self._parcel.fill(self._arena, moving={id(t) for t in blueprint.data.samples})
-        for hand in self._hands:
+        parcel = Parcel(blueprint)
+        arena = Arena(parcel.size)
+        parcel.fill(arena, moving={id(t) for t in blueprint.data.samples})
+        self._blueprint = parcel, arena
+        for hand in list(self.hands):
             try:
-                hand.channel.send("blueprint", None, self._parcel, self._arena)
-            except OSError:  # it died while idle
+                hand.send("blueprint", *self._blueprint)
+            except Gone:  # it died while idle
                 self.rehire(hand)
-
-    def map(self, tasks: Iterable[Task], broadcast: Message) -> Iterator[Answer]:
-        """The answers, as they come."""
-        turn = _Turn(self, tasks, broadcast)
-        try:
-            yield from turn.answers()
-        finally:
-            for hand in self._hands:
-                if hand.tasks:  # given up: an error, or Ctrl-C. Replaced when it is needed, if ever
-                    hand.process.kill()
-                    hand.process.wait()
-                    hand.tasks = {}
 
     def close(self) -> None:
         """Lets the workers go."""
-        for hand in self._hands:
+        for hand in self.hands:
             hand.channel.connection.close()
             if hand.tasks:  # nobody waits for its answer
                 hand.process.kill()
-        for hand in self._hands:
+        for hand in self.hands:
             try:
                 hand.process.wait(2)
             except subprocess.TimeoutExpired:
-                hand.process.kill()
-                hand.process.wait()
-        self._hands = []
+                hand.end()
+        self.hands = []
 
-    # ------------------------------------------------------------ for a turn
-    @property
-    def hands(self) -> list[Hand]:
-        """The workers."""
-        return self._hands
-
-    def broadcasting(self, message: Message) -> tuple[Parcel, Arena]:
-        """What everyone gets, in an arena that all workers see."""
-        parcel = Parcel(message)
-        if parcel.size > self._broadcast.size:
-            self._broadcast = Arena(parcel.size)
-        parcel.fill(self._broadcast)
-        return parcel, self._broadcast
-
-    def rehire(self, hand: Hand) -> int:
-        """Replaces a worker by a new one; returns the old one's exit code.
-
-        Raises:
-            FedexpError: If workers die before they have done anything.
-        """
-        hand.channel.connection.close()
-        hand.process.kill()
-        code = hand.process.wait()
-        self._failed_starts = 0 if any(h.answered for h in self._hands) else self._failed_starts + 1
-        if self._failed_starts > LIVES:
-            raise FedexpError(
-                f"Worker processes end before their first task (exit code {code}); their own words are above. "
-                "executor=serial does without them."
-            )
-        if hand.tasks and code:
-            self._say(f"a worker process ended with exit code {code}; another one does its work again")
-        new = self._hire(hand.number)
-        hand.process, hand.channel, hand.tasks, hand.answered = new.process, new.channel, {}, 0
-        return code
-
-    def _hire(self, number: int) -> Hand:
+    def hire(self, number: int) -> Process:
+        """Starts a process."""
         ours, theirs = socket.socketpair()
         code = _SERVE.format(parent=os.getpid(), fd=theirs.fileno(), number=number, threads=self._threads)
         path = os.pathsep.join(p or str(Path.cwd()) for p in sys.path)
@@ -231,78 +181,23 @@ class ProcessExecutor:
                 stdin=subprocess.DEVNULL,
             )
         theirs.close()
-        hand = Hand(number, process, Channel(ours.detach()))
-        hand.channel.send("blueprint", None, self._parcel, self._arena)
+        hand = Process(number, process, Channel(ours.detach()))
+        with suppress(Gone):  # which is seen when it is to get a task
+            hand.send("blueprint", *self._blueprint)
         return hand
 
+    def announce(self, broadcast: Message) -> None:
+        """Fills an arena that all workers see."""
+        self._parcel = Parcel(broadcast)
+        if self._parcel.size > self._arena.size:
+            self._arena = Arena(self._parcel.size)
+        self._parcel.fill(self._arena)
 
-class _Turn:
-    """One ``map``: tasks are handed out in their order, and again if their worker dies."""
+    def greet(self, hand: Process) -> None:
+        """Sends the arena, if it is a new one."""
+        hand.send("broadcast", self._parcel, self._arena)
 
-    def __init__(self, pool: ProcessExecutor, tasks: Iterable[Task], broadcast: Message) -> None:
-        self._pool, self._broadcast = pool, broadcast
-        self._parcel, self._arena = pool.broadcasting(broadcast)
-        self._tasks = iter(tasks)
-        self._next: deque[Task] = deque()
-        self._lives: Counter[int] = Counter()
-
-    def answers(self) -> Iterator[Answer]:
-        hands = self._pool.hands
-        for hand in hands:
-            self._greet(hand)
-        for lane in LANES:
-            for hand in hands:
-                self._give(hand, lane)
-        while busy := {h.channel.connection: h for h in hands if h.tasks}:
-            for connection in wait(list(busy)):
-                hand = busy[connection]  # type: ignore[index]
-                try:
-                    lane, header, parts, arena = hand.channel.receive()
-                except (EOFError, OSError):
-                    self._replace(hand)
-                    continue
-                del hand.tasks[lane]
-                hand.answered += 1
-                if isinstance(header, Exception):
-                    raise header
-                started = time.perf_counter()
-                means, answer = opened(parts[0], arena), opened(parts[1], arena, copy=True)
-                fold = replace(answer.fold, means=means)
-                yield replace(answer, fold=fold, transfer=header + time.perf_counter() - started)
-                self._give(hand, lane)
-
-    def _greet(self, hand: Hand) -> None:
-        try:
-            hand.channel.send("broadcast", None, self._parcel, self._arena)
-        except OSError:  # it died while idle
-            self._replace(hand)
-
-    def _give(self, hand: Hand, lane: str) -> None:
-        """Gives a worker its next task, or a second one while there are enough for the others."""
-        workers = len(self._pool.hands)
-        while len(self._next) <= workers and (task := next(self._tasks, None)) is not None:
-            self._next.append(task)
-        if not self._next or (hand.tasks and len(self._next) < workers):
-            return
-        task = self._next.popleft()
-        hand.tasks[lane] = task
-        try:
-            hand.channel.send(lane, None, Parcel(task.without(self._broadcast)))
-        except OSError:
-            self._replace(hand)
-
-    def _replace(self, hand: Hand) -> None:
-        lost = list(hand.tasks.values())
-        code = self._pool.rehire(hand)
-        if lost:
-            self._lives[lost[0].index] += 1
-            if self._lives[lost[0].index] > LIVES:
-                who = ", ".join(str(j.client) for j in lost[0].jobs)
-                raise ClientError(
-                    f"The work of clients {who} has ended {LIVES + 1} worker processes (exit code {code}; -9 may be a "
-                    "lack of memory). Try fewer workers (executor.workers), or executor=serial to see the cause."
-                )
-        self._next.extendleft(reversed(lost))
-        self._greet(hand)
-        for lane in LANES:
-            self._give(hand, lane)
+    def wait(self) -> list[Process]:
+        """The workers that have answered or ended."""
+        busy = {h.channel.connection: h for h in self.hands if h.tasks}
+        return [busy[connection] for connection in wait(list(busy))] if busy else []  # type: ignore[index]

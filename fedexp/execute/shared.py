@@ -8,13 +8,19 @@ import os
 import pickle
 import tempfile
 from collections.abc import Collection
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 ALIGN = 64
 Place = tuple[int, torch.dtype, torch.Size]
+
+
+class Memory(Protocol):
+    """Where tensors lie."""
+
+    def at(self, place: Place) -> Tensor: ...
 
 
 class Arena:
@@ -82,15 +88,15 @@ class Parcel(pickle.Pickler):
 
 
 class _Opener(pickle.Unpickler):
-    def __init__(self, data: bytes, arena: Arena, *, copy: bool) -> None:
+    def __init__(self, data: bytes, memory: Memory, *, copy: bool) -> None:
         super().__init__(io.BytesIO(data))
-        self._arena, self._copy = arena, copy
+        self._memory, self._copy = memory, copy
 
     def persistent_load(self, place: Place) -> Tensor:
-        tensor = self._arena.at(place)
+        tensor = self._memory.at(place)
         return tensor.clone() if self._copy else tensor
 
 
-def opened(part: bytes, arena: Arena, *, copy: bool = False) -> Any:
+def opened(part: bytes, memory: Memory, *, copy: bool = False) -> Any:
     """A part of a parcel put together again; its tensors where they lie, or copied."""
-    return _Opener(part, arena, copy=copy).load()
+    return _Opener(part, memory, copy=copy).load()

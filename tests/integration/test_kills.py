@@ -22,7 +22,6 @@ from fedexp.component import Component
 from fedexp.config import composed, run_path
 from fedexp.display import SilentDisplay
 from fedexp.errors import ClientError
-from fedexp.execute import processes
 from fedexp.execute.base import Blueprint
 from fedexp.execute.processes import ProcessExecutor
 from fedexp.rundir import RunDir
@@ -211,7 +210,7 @@ def test_workers_that_are_killed_change_no_number(pool, tmp_path):
 
 def test_a_client_that_ends_every_worker_is_named(pool, monkeypatch):
     """Also where failing clients are left out: what a lack of memory ends is not to be left out quietly."""
-    monkeypatch.setattr(processes, "LIVES", 1)
-    with pytest.raises(ClientError, match=r"The work of clients 2 has ended 2 worker processes .*executor=serial"):
+    monkeypatch.setattr("fedexp.execute.pool.LIVES", 1)
+    with pytest.raises(ClientError, match=r"The work of clients 2 has ended 2 workers .*executor=serial"):
         play({"deadly": Deadly()}, fraction=1.0, executor=used(pool), faults=Faults("skip"))
     executors_agree({}, pool)  # the others were not harmed

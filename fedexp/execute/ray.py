@@ -1,0 +1,255 @@
+"""Tasks on one machine or many, through Ray: actors with a worker each, tensors in Ray's object store."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import warnings
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedexp.errors import ConfigError, FedexpError
+from fedexp.execute.actor import Actor, Seat
+from fedexp.execute.base import Blueprint, Say, quiet
+from fedexp.execute.pool import Gone, Hand, Pool, Reply
+from fedexp.execute.shared import Parcel, Place, opened
+from fedexp.execute.task import Task
+from fedexp.resources import cores
+from fedexp.state import Message
+
+if TYPE_CHECKING:
+    from ray import ObjectRef
+    from ray.actor import ActorHandle
+
+PATIENCE = 60.0  # seconds without any worker before the user is told what is waited for
+READY = "ready"  # the lane in which a new actor says where it is
+
+
+# ---------------------------------------------------------------- what travels
+class Crate(NamedTuple):
+    """A parcel as Ray likes it: its tensors are arrays, which Ray writes once and everyone on a machine maps."""
+
+    parts: list[bytes]
+    pieces: dict[Place, np.ndarray[Any, np.dtype[np.uint8]]]
+
+    @classmethod
+    def of(cls, parcel: Parcel) -> Crate:
+        """A crate with the parcel's own tensors; Ray copies them."""
+        return cls(parcel.parts, {p: t.detach().reshape(-1).view(torch.uint8).numpy() for t, p in parcel.tensors})
+
+    def at(self, place: Place) -> Tensor:
+        """A tensor where Ray has put it. It is everyone's, so nobody may write to it."""
+        _, dtype, shape = place
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "The given NumPy array is not writable")
+            return torch.from_numpy(self.pieces[place]).view(dtype).view(shape)
+
+    def open(self) -> Any:
+        """What is in it, if that is one part."""
+        return opened(self.parts[0], self)
+
+
+# ---------------------------------------------------------------- in the main process
+class RayHand(Hand):
+    """An actor, and what it was asked for."""
+
+    def __init__(self, number: int, actor: ActorHandle[Actor], pool: RayExecutor) -> None:
+        super().__init__(number)
+        self.ready = False
+        self.seat: Seat | None = None
+        self._actor, self._pool = actor, pool
+        self._why = ""
+        self.asked: dict[str, ObjectRef[Any]] = {READY: actor.seat.remote()}  # by lane
+
+    def give(self, lane: str, task: Task) -> None:
+        """Sends a task with references to the rest."""
+        self.asked[lane] = self._actor.do.remote(*self._pool.needed, Crate.of(Parcel(task)))
+
+    def fetch(self) -> tuple[str, Reply] | None:
+        """The reply that has come."""
+        import ray
+        from ray.exceptions import RayError, RayTaskError
+
+        (done,), _ = ray.wait(list(self.asked.values()))
+        lane = next(n for n, ref in self.asked.items() if ref == done)
+        try:
+            reply = ray.get(self.asked.pop(lane))
+        except RayTaskError as error:
+            reply = self._failure(error), Crate([], {})
+        except RayError as error:  # the actor, its machine, or what it left there
+            raise self._gone(error) from error
+        if lane == READY:
+            self.ready, self.seat = True, reply
+            return None
+        header, crate = reply
+        return lane, (header, crate.parts, crate)
+
+    def end(self) -> str:
+        """Kills it."""
+        import ray
+
+        ray.kill(self._actor)
+        self.asked, self.ready = {}, False
+        where = f"on {self.seat.host}, process {self.seat.process}" if self.seat else "before it was there"
+        return f"{where}{self._why}"
+
+    def _failure(self, error: Any) -> Exception:
+        """What went wrong before or after the task itself."""
+        from ray.exceptions import RayError
+
+        if isinstance(error.cause, RayError):  # something that it needs was lost
+            raise self._gone(error.cause) from error
+        return error.cause if isinstance(error.cause, FedexpError) else RuntimeError(str(error))
+
+    def _gone(self, error: Exception) -> Gone:
+        self._why = f": {type(error).__name__}" if self.seat else f": {error}"
+        return Gone(str(error))
+
+
+class RayExecutor(Pool[RayHand]):
+    """Ray actors on this machine or a cluster.
+
+    The data set and the round's weights are once on each machine, however many actors there are. Actors get tasks when
+    they are there: on a cluster that has shrunk those that are left do all the work, and new machines join in.
+
+    Args:
+        blueprint: What a worker is made of.
+        address: Of a cluster that this machine is part of, or ``auto``; None starts Ray here and ends it with the run.
+        workers: Actors; None for as many as there is room for.
+        threads: Torch's threads in each of them.
+        cpus: CPUs that each of them occupies; None for one per thread.
+        gpus: GPUs, or the part of one, that each of them occupies; None for one if the run uses accelerators.
+        say: Where a lost worker is reported.
+    """
+
+    words = "more of it is in Ray's logs"
+
+    def __init__(
+        self, blueprint: Blueprint, *, address: str | None = None, workers: int | None = None, threads: int = 1,
+        cpus: float | None = None, gpus: float | None = None, say: Say = quiet,
+    ) -> None:  # fmt: skip
+        need = {
+            "CPU": threads if cpus is None else cpus,
+            "GPU": float(blueprint.devices > 0) if gpus is None else gpus,
+        }
+        if not any(need.values()) or min(need.values()) < 0:
+            raise ConfigError(f"executor.cpus and executor.gpus must not be negative, nor both 0: {need}")
+        self._ours = _joined(address, max(cores(), int((workers or 0) * need["CPU"])))
+        room = _room(need)
+        each = " and ".join(f"{v:g} {k}" for k, v in need.items() if v)
+        if not room and not workers:
+            self.close()
+            raise FedexpError(
+                f"Ray has no machine with {each} for a worker. Ask for less (executor.cpus, executor.gpus); or, if "
+                "machines will join later, say how many workers there shall be (executor.workers)."
+            )
+        super().__init__(workers or room, say)
+        if room < self.workers:
+            say(f"Ray has room for {room} of {workers} workers with {each} each; others start when there is more")
+        self._options = {"num_cpus": need["CPU"], "num_gpus": need["GPU"]}
+        self._each, self._threads = each, threads
+        self.use(blueprint)
+        self.hands = [self.hire(number) for number in range(self.workers)]
+
+    @property
+    def needed(self) -> tuple[list[ObjectRef[Crate]], ObjectRef[Crate]]:
+        """What a task needs beside itself. In a list, a reference stays one."""
+        return [self._blueprint], self._broadcast
+
+    def use(self, blueprint: Blueprint) -> None:
+        """From now on tasks are done by workers of this blueprint."""
+        self._blueprint = _put(blueprint)
+
+    def announce(self, broadcast: Message) -> None:
+        """Puts the message into the object store."""
+        self._broadcast = _put(broadcast)
+
+    def greet(self, hand: RayHand) -> None:
+        """Says nothing to those who are there or on their way: what was announced comes with each task."""
+        if not hand.ready and not hand.asked:
+            raise Gone
+
+    def hire(self, number: int) -> RayHand:
+        """Asks Ray for an actor, on the machine with the fewest."""
+        import ray
+
+        actor = ray.remote(Actor).options(scheduling_strategy="SPREAD", **self._options)
+        return RayHand(number, actor.remote(self._threads), self)
+
+    def wait(self) -> list[RayHand]:
+        """The worker that has answered, is lost or is there now."""
+        import ray
+
+        asked = {ref: hand for hand in self.hands for ref in hand.asked.values()}
+        done, _ = ray.wait(list(asked), timeout=None if any(h.ready for h in self.hands) else PATIENCE)
+        if not done:
+            self._say(f"waiting for Ray to start a worker with {self._each}")
+        return [asked[ref] for ref in done]
+
+    def close(self) -> None:
+        """Lets the actors go, and Ray too if it was started here."""
+        import ray
+
+        for hand in getattr(self, "hands", []):
+            hand.end()
+        self.hands = []
+        if self._ours:
+            ray.shutdown()
+
+
+def _joined(address: str | None, cpus: int) -> bool:
+    """Connects to Ray; returns whether it was started for that.
+
+    Raises:
+        ConfigError: If Ray is not installed.
+        FedexpError: If it cannot be reached.
+    """
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    try:
+        import ray
+    except ImportError as cause:
+        raise ConfigError("executor=ray needs Ray: pip install 'fedexp[ray]'") from cause
+    if ray.is_initialized():  # by whoever called us
+        return False
+    settings: dict[str, Any] = {"address": address}
+    if address is None:
+        settings = {"address": "local", "num_cpus": cpus, "include_dashboard": False}
+    ended = signal.getsignal(signal.SIGTERM)
+    try:
+        _knock(address)
+        ray.init(**settings, log_to_driver=False, logging_level=logging.ERROR)
+    except (OSError, RuntimeError, ValueError) as cause:
+        raise FedexpError(
+            f"Ray cannot be reached at executor.address={address}: {cause}\nThis machine must be part of the cluster: "
+            "`ray start --head` on the first machine, `ray start --address=<first>:6379` on the others."
+        ) from cause
+    if ended not in (signal.SIG_DFL, None):
+        signal.signal(signal.SIGTERM, ended)  # Ray has put its own there
+    return address is None
+
+
+def _knock(address: str | None) -> None:
+    """Fails at once where nobody listens; Ray would try for minutes."""
+    host, _, port = (address or "").rpartition(":")
+    if port.isdigit() and "/" not in host:
+        socket.create_connection((host, int(port)), timeout=10).close()
+
+
+def _room(need: dict[str, float]) -> int:
+    """Workers that fit on the machines that are there."""
+    import ray
+
+    machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    return sum(int(min(m.get(k, 0) / v for k, v in need.items() if v) + 1e-9) for m in machines)
+
+
+def _put(content: Any) -> ObjectRef[Crate]:
+    import ray
+
+    return ray.put(Crate.of(Parcel(content)))

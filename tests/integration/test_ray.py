@@ -1,0 +1,197 @@
+"""A real cluster of two nodes: the same numbers as in one process, also when a worker or a node is killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from functools import partial
+
+import pytest
+
+from fedexp.api import run
+from fedexp.build import make
+from fedexp.config import choices_of, composed, run_path
+from fedexp.errors import ClientError, ConfigError, FedexpError
+from fedexp.execute.base import Blueprint, SerialExecutor
+from fedexp.execute.ray import RayExecutor
+from fedexp.execute.task import Train
+from fedexp.loops import FabricLoop
+from fedexp.optim import Sgd
+from fedexp.rundir import RunDir
+from fedexp.testing import executors_agree, trial_after
+from fedexp.worker import Faults
+from tests.conftest import SMALL
+from tests.integration.processes import ROOT
+
+ray = pytest.importorskip("ray", reason="executor=ray is an extra: pip install 'fedexp[ray]'")
+
+STORE = 100_000_000  # bytes of each node's object store
+SOON = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 300, "health_check_failure_threshold": 3}
+
+
+class Cluster:
+    """Two nodes with a CPU each, and an executor that has a worker on both."""
+
+    def __init__(self) -> None:
+        from ray.cluster_utils import Cluster as Nodes
+
+        os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+        node = {"num_cpus": 1, "object_store_memory": STORE, "include_dashboard": False}
+        self.nodes = Nodes(initialize_head=True, head_node_args={**node, "_system_config": SOON})
+        self.second = self.nodes.add_node(**{k: v for k, v in node.items() if k != "include_dashboard"})
+        self.nodes.wait_for_nodes()
+        self.said: list[str] = []
+        self.executor = RayExecutor(blueprint(), address=self.nodes.address, say=self.said.append)
+        self.gather()
+
+    def gather(self) -> None:
+        """Waits for both workers."""
+        while not all(hand.ready for hand in self.executor.hands):
+            for hand in self.executor.wait():
+                hand.take()
+
+    def close(self) -> None:
+        self.executor.close()
+        ray.shutdown()
+        self.nodes.shutdown()
+
+
+def blueprint(**options) -> Blueprint:
+    """Any will do where the test brings its own."""
+    found: list[Blueprint] = []
+
+    def catch(given):
+        found.append(given)
+        return SerialExecutor(given)
+
+    trial_after({}, rounds=0, executor=catch, **options)
+    return found[0]
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    it = Cluster()
+    yield it
+    it.close()
+
+
+class Disturbed:
+    """Lets something happen in a round when one answer is there and another worker has not answered yet."""
+
+    def __init__(self, cluster: Cluster, victim, strike) -> None:
+        self._cluster, self._victim, self._strike = cluster, victim, strike
+        self.struck = False
+
+    def __getattr__(self, name):
+        return getattr(self._cluster.executor, name)
+
+    def map(self, tasks, broadcast):
+        tasks = list(tasks)
+        if self.struck or not isinstance(tasks[0], Train):
+            yield from self._cluster.executor.map(tasks, broadcast)
+            return
+        process = self._victim().seat.process
+        os.kill(process, signal.SIGSTOP)  # so that it cannot answer
+        for answer in self._cluster.executor.map(tasks, broadcast):
+            if not self.struck:
+                self.struck = True
+                self._strike(process)
+            yield answer
+
+
+def algorithm(name: str):
+    return {key: make(node) for key, node in composed([f"algo={name}"])["algo"].items()}
+
+
+def test_a_cluster_gives_the_numbers_of_one_process(cluster):
+    assert cluster.executor.workers == 2
+    for name in choices_of("algo"):
+        try:
+            executors_agree(algorithm(name), cluster.executor)
+        except AssertionError as error:
+            raise AssertionError(f"algo={name}: {error}") from error
+    assert len({hand.seat.node for hand in cluster.executor.hands}) == 2  # both nodes have worked
+
+
+def test_errors_come_back_as_they_are(cluster):
+    trial = partial(trial_after, {}, rounds=1, fraction=0.2, executor=partial(using, cluster.executor))  # of one client
+    with pytest.raises(ClientError, match="loss term 'ce' is not finite") as caught:
+        trial(optimizer=Sgd(lr=1e30))
+    assert type(caught.value) is ClientError
+    with pytest.raises(ClientError, match=r"not done after 0\.0001 s"):
+        trial(faults=Faults("raise", 1e-4))
+    with pytest.raises(RuntimeError, match=r"base\.py(.|\n)*unexpected keyword argument 'nonsense'"):
+        trial(loop=partial(FabricLoop, nonsense=1))
+
+
+def test_a_killed_worker_and_a_killed_node_change_no_number(cluster):
+    executor = cluster.executor
+    cluster.gather()
+    before = list(cluster.said)
+    other = [h.seat.node for h in executor.hands].index(cluster.second.node_id)
+    disturbed = Disturbed(cluster, lambda: executor.hands[1 - other], lambda process: os.kill(process, signal.SIGKILL))
+    executors_agree(algorithm("scamap"), disturbed)
+    assert disturbed.struck
+    (line,) = cluster.said[len(before) :]
+    assert "was lost" in line
+
+    def switch_off(process: int) -> None:
+        cluster.nodes.remove_node(cluster.second, allow_graceful=False)
+
+    disturbed = Disturbed(cluster, lambda: executor.hands[other], switch_off)
+    executors_agree(algorithm("fedrema"), disturbed)
+    assert disturbed.struck
+    assert len(cluster.said) == len(before) + 2
+
+
+def using(executor, given):
+    executor.use(given)
+    return executor
+
+
+@pytest.mark.parametrize("settings", [{"cpus": 0, "gpus": 0}, {"cpus": -1}])
+def test_workers_must_occupy_something(settings):
+    with pytest.raises(ConfigError, match="must not be negative, nor both 0"):
+        RayExecutor(blueprint(), **settings)
+
+
+def test_an_address_where_nobody_listens_is_answered_at_once(monkeypatch):
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)  # whatever other tests have started
+    with pytest.raises(FedexpError, match=r"127.0.0.1:1: .*refused(.|\n)*ray start --head"):
+        RayExecutor(blueprint(), address="127.0.0.1:1")
+
+
+def test_without_ray_the_command_that_installs_it_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(ConfigError, match=r"pip install 'fedexp\[ray\]'"):
+        RayExecutor(blueprint())
+
+
+def test_ctrl_c_ends_a_ray_of_our_own_and_the_run_goes_on_without(tmp_path):
+    setting = [*SMALL, "rounds=40", "every.checkpoint=1", f"out={tmp_path / 'runs'}"]
+    path = run_path(composed(setting))
+    command = [sys.executable, "-m", "fedexp", *setting, "executor=ray", "executor.workers=2"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with (
+        subprocess.Popen(
+            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        ) as running,
+    ):
+        try:
+            while running.poll() is None and not (path / "checkpoint" / "latest.json").exists():
+                time.sleep(0.01)
+            os.killpg(running.pid, signal.SIGINT)  # as a terminal does: Ray's processes are in this group too
+            out, err = running.communicate(timeout=60)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(running.pid, signal.SIGKILL)
+    assert running.returncode == 130, out + err
+    assert "Stopped. The same command continues" in out
+    assert err == ""
+    assert not RunDir(path).result()  # stopped in time, else this shows nothing
+    whole = run([*setting, "name=whole"])
+    assert run(setting).summary["digests"] == whole.summary["digests"]
