@@ -52,6 +52,11 @@ class Channel:
             self._received[lane] = Arena(new, recv_handle(self.connection))
         return lane, header, parts, self._received[lane]
 
+    def close(self) -> None:
+        """Ends the connection and lets go of the arenas."""
+        self.connection.close()
+        self._sent, self._received = {}, {}
+
 
 # ---------------------------------------------------------------- in the worker
 def serve(fd: int, number: int, threads: int) -> None:
@@ -113,7 +118,7 @@ class Process(Hand):
 
     def end(self) -> str:
         """Kills it."""
-        self.channel.connection.close()
+        self.channel.close()
         self.process.kill()
         return f"exit code {self.process.wait()}"
 
@@ -158,7 +163,7 @@ class ProcessExecutor(Pool[Process]):
     def close(self) -> None:
         """Lets the workers go."""
         for hand in self.hands:
-            hand.channel.connection.close()
+            hand.channel.close()
             if hand.tasks:  # nobody waits for its answer
                 hand.process.kill()
         for hand in self.hands:

@@ -190,7 +190,7 @@ def test_ctrl_c_ends_a_ray_of_our_own_and_the_run_goes_on_without(tmp_path):
             with suppress(ProcessLookupError):
                 os.killpg(running.pid, signal.SIGKILL)
     assert running.returncode == 130, out + err
-    assert "Stopped. The same command continues" in out
+    assert "Stopped." in out
     assert err == ""
     assert not RunDir(path).result()  # stopped in time, else this shows nothing
     whole = run([*setting, "name=whole"])
