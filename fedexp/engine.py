@@ -13,7 +13,7 @@ import numpy as np
 from torch import Tensor
 
 from fedexp import ledger as ledgers
-from fedexp.algorithm import Algorithm
+from fedexp.algorithm import Algorithm, Private
 from fedexp.checkpoint import Checkpoint, Saved
 from fedexp.client import Job, Result
 from fedexp.display import Display
@@ -130,13 +130,14 @@ class Engine:
     def _work(self, t: int, order: Sequence[int], weights: Mapping[int, float]) -> tuple[Fold, dict[int, Result]]:
         """The cohort's uploads, reduced as they come, and its results without them."""
         broadcast = self.algorithm.broadcast(self.saved.state)
+        everyones = sizes(broadcast)
         globally = self.protocol.tests_clients_globally(self.algorithm)
         results: dict[int, Result] = {}
 
         def job(client: int) -> Job:
-            made = self._job(t, client, broadcast)
-            self.ledger.count(t + 1, client, "down", sizes(made.downlink))
-            return replace(made, weight=weights[client], share=self.mishaps.share(t, client), test_globally=globally)
+            mail, private = self._own(client)
+            self.ledger.count(t + 1, client, "down", {**everyones, **sizes(mail)})
+            return Job(t, client, mail, private, weights[client], self.mishaps.share(t, client), globally)
 
         gone = self.mishaps.dropped(t, order)
         for client in gone:
@@ -169,24 +170,22 @@ class Engine:
         if result.error is not None:
             self.display.note(f"left out: {result.error}")
 
-    def _job(self, t: int, client: int, broadcast: Message) -> Job:
-        message = {**broadcast, **self.algorithm.mail(self.saved.state, client)}
-        return Job(t, client, message, self.saved.store.get(client))
+    def _own(self, client: int) -> tuple[Message, Private]:
+        """What goes to this client alone, and what it keeps."""
+        return self.algorithm.mail(self.saved.state, client), self.saved.store.get(client)
 
     # ------------------------------------------------------------ for protocols: of these results nothing is kept
-    def jobs(self, clients: Sequence[int]) -> Iterator[Job]:
-        """Jobs against the state as it stands."""
-        broadcast = self.algorithm.broadcast(self.saved.state)
-        return (self._job(self.saved.state.round, c, broadcast) for c in clients)
-
     def visit(self, clients: Sequence[int]) -> dict[int, Result]:
         """What another round of these clients would measure."""
-        return self.answers(Visit, self.jobs(clients), self.algorithm.broadcast(self.saved.state))
+        return self._ask(Visit, clients)
 
     def test_clients(self, clients: Sequence[int]) -> dict[int, Score | None]:
         """Tests clients' personal models as they stand."""
-        results = self.answers(Test, self.jobs(clients), self.algorithm.broadcast(self.saved.state))
-        return {c: r.after for c, r in results.items()}
+        return {c: r.after for c, r in self._ask(Test, clients).items()}
+
+    def _ask(self, kind: type[Task], clients: Sequence[int]) -> dict[int, Result]:
+        jobs = (Job(self.saved.state.round, c, *self._own(c)) for c in clients)
+        return self.answers(kind, jobs, self.algorithm.broadcast(self.saved.state))
 
     def answers(self, kind: type[Task], jobs: Iterable[Job], broadcast: Message) -> dict[int, Result]:
         """What a kind of task measures with each of these jobs, by client. Who is left out is said."""

@@ -79,7 +79,7 @@ class FedGelaProtocol(Protocol):
     def _finetuned(self, engine: Engine) -> float | None:
         """Mean accuracy of clients that train the best server model a little; None if all of them fail."""
         model = {"model": {n: engine.saved.best[n] for n in engine.algorithm.travelling}}
-        jobs = (Job(0, c, model, {}) for c in range(engine.algorithm.facts.n_clients))
+        jobs = (Job(0, c, {}, {}) for c in range(engine.algorithm.facts.n_clients))
         engine.executor.use(self.plain)
         results = engine.answers(Visit, jobs, model)
         found = [r.after.accuracy for r in results.values() if r.after is not None]

@@ -138,7 +138,7 @@ class Shuffled(SerialExecutor):
         todo = list(tasks)
         assert len(todo) < 2 or todo[::-1] != todo  # noqa: S101 - else the check would check nothing
         for task in todo[::-1]:
-            yield _copied(_copied(task.without(broadcast)).including(broadcast).by(self._worker, broadcast))
+            yield _copied(_copied(task).including(broadcast).by(self._worker, broadcast))
 
 
 class Watching(SerialExecutor):
@@ -146,7 +146,7 @@ class Watching(SerialExecutor):
 
     def map(self, tasks: Iterable[Task], broadcast: Message) -> Iterator[Answer]:
         """The answers, one by one."""
-        for task in tasks:
+        for task in (t.including(broadcast) for t in tasks):
             before = [(digest(j.downlink), digest(j.private)) for j in task.jobs]
             answer = task.by(self._worker, broadcast)
             after = [(digest(j.downlink), digest(j.private)) for j in task.jobs]

@@ -75,9 +75,15 @@ def worker_of(engine: Engine) -> Worker:
     return worker
 
 
+def jobs_of(engine: Engine, clients: Sequence[int]) -> Iterator[Job]:
+    """Complete jobs against the state as it stands."""
+    state = engine.saved.state
+    return (Job(state.round, c, engine.algorithm.downlink(state, c), engine.saved.store.get(c)) for c in clients)
+
+
 def work(engine: Engine, client: int) -> Result:
     """One client's round from the state as it stands."""
-    (job,) = engine.jobs([client])
+    (job,) = jobs_of(engine, [client])
     return worker_of(engine).work(job)
 
 

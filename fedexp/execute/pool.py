@@ -17,7 +17,8 @@ from fedexp.execute.task import Answer, Task
 from fedexp.state import Message
 from fedexp.worker import Worker
 
-LANES = ("first", "second")  # a worker has one task under way and may have one waiting, so that it need not wait for us
+AHEAD = 2  # tasks that a worker has at a time: one under way, and one so that it need not wait for us
+LANES = ("a", "b", "c", "d")  # ways between us and a worker: for its tasks, and for answers that wait for their turn
 LIVES = 3  # workers that one task may cost
 
 
@@ -48,12 +49,38 @@ def _sendable(error: Exception) -> Exception:
 Reply = tuple[float | Exception, Sequence[bytes], Memory]  # what ``answered`` sent, and where its tensors lie
 
 
+@dataclass(eq=False)
+class Arrival:
+    """An answer that has come: where it lies until its turn, or a copy of it."""
+
+    index: int
+    lane: str
+    transfer: float
+    parts: Sequence[bytes]
+    memory: Memory
+    settled: Answer | None = None
+
+    def settle(self) -> None:
+        """Copies the answer, so that its lane is free."""
+        self.settled = self.open(copy=True)
+
+    def open(self, *, copy: bool = False) -> Answer:
+        """The answer; unless copied, its sums are read where they lie."""
+        if self.settled is not None:
+            return self.settled
+        started = time.perf_counter()
+        means, answer = opened(self.parts[0], self.memory, copy=copy), opened(self.parts[1], self.memory, copy=True)
+        filled: Answer = replace(answer, fold=replace(answer.fold, means=means))
+        return replace(filled, transfer=self.transfer + time.perf_counter() - started)
+
+
 @dataclass
 class Hand(ABC):
     """A worker as the main process sees it."""
 
     number: int
     tasks: dict[str, Task] = field(default_factory=dict, init=False)  # by lane, oldest first
+    held: list[Arrival] = field(default_factory=list, init=False)  # answers that still lie in their lane
     answered: int = field(default=0, init=False)
     ready: bool = field(default=True, init=False)  # for tasks
 
@@ -73,20 +100,29 @@ class Hand(ABC):
             Gone: If the worker is.
         """
 
-    def take(self) -> Answer | None:
+    def take(self) -> Arrival | None:
         """The answer that has come, if it is one; or its error is raised."""
         if (news := self.fetch()) is None:
             return None
         lane, (header, parts, memory) = news
-        del self.tasks[lane]
+        task = self.tasks.pop(lane)
         self.answered += 1
         if isinstance(header, Exception):
             raise header
-        started = time.perf_counter()
-        means, answer = opened(parts[0], memory), opened(parts[1], memory, copy=True)
-        transfer = header + time.perf_counter() - started
-        filled: Answer = replace(answer, fold=replace(answer.fold, means=means), transfer=transfer)
-        return filled
+        self.held.append(Arrival(task.index, lane, header, parts, memory))
+        return self.held[-1]
+
+    def free_lane(self) -> str:
+        """A lane that is not in use. If answers that wait for their turn have all of them, the oldest is copied."""
+        if len(self.tasks) + len(self.held) == len(LANES):
+            self.held.pop(0).settle()
+        used = {*self.tasks, *(arrival.lane for arrival in self.held)}
+        return next(lane for lane in LANES if lane not in used)
+
+    def release(self, arrival: Arrival) -> None:
+        """Is told that an answer is not needed any more."""
+        if arrival in self.held:
+            self.held.remove(arrival)
 
     @abstractmethod
     def end(self) -> str:
@@ -108,12 +144,13 @@ class Pool(ABC, Generic[H]):
         self._failed_starts = 0
 
     def map(self, tasks: Iterable[Task], broadcast: Message) -> Iterator[Answer]:
-        """The answers, as they come."""
+        """The answers, in the order of the tasks."""
         self.announce(broadcast)
         try:
-            yield from _Turn(self, tasks, broadcast).answers()
+            yield from _Turn(self, tasks).answers()
         finally:
             for hand in self.hands:
+                hand.held.clear()
                 if hand.tasks:  # given up: an error, or Ctrl-C. Replaced when it is needed, if ever
                     hand.end()
                     hand.tasks = {}
@@ -159,40 +196,51 @@ class Pool(ABC, Generic[H]):
 class _Turn(Generic[H]):
     """One ``map``: tasks are handed out in their order."""
 
-    def __init__(self, pool: Pool[H], tasks: Iterable[Task], broadcast: Message) -> None:
-        self._pool, self._broadcast = pool, broadcast
+    def __init__(self, pool: Pool[H], tasks: Iterable[Task]) -> None:
+        self._pool = pool
         self._tasks = iter(tasks)
         self._next: deque[Task] = deque()
+        self._due: deque[int] = deque()  # of tasks that are not answered yet, in their order
+        self._arrived: dict[int, tuple[H, Arrival]] = {}
         self._lives: Counter[int] = Counter()
 
     def answers(self) -> Iterator[Answer]:
+        """The answers in the order of their tasks."""
         for hand in list(self._pool.hands):
             self._greet(hand)
-        while self._deal():
+        while self._deal() or self._due:
             for hand in self._pool.wait():
-                if hand is not self._pool.hands[hand.number]:  # replaced meanwhile
-                    continue
-                try:
-                    answer = hand.take()
-                except Gone:
-                    self._replace(hand)
-                    continue
-                if answer is not None:
-                    yield answer
-                self._deal()
+                self._receive(hand)
+                self._deal()  # before we add up
+                while self._due and self._due[0] in self._arrived:
+                    whose, first = self._arrived.pop(self._due.popleft())
+                    yield first.open()
+                    whose.release(first)
+
+    def _receive(self, hand: H) -> None:
+        if hand is not self._pool.hands[hand.number]:  # replaced meanwhile
+            return
+        try:
+            arrival = hand.take()
+        except Gone:
+            self._replace(hand)
+            return
+        if arrival is not None:
+            self._arrived[arrival.index] = hand, arrival
 
     def _deal(self) -> bool:
         """Gives tasks to whoever has room for one; returns whether anything is left to be done."""
-        for lane in LANES:
+        for already in range(AHEAD):
             for hand in list(self._pool.hands):
-                if lane not in hand.tasks:
-                    self._give(hand, lane)
+                if len(hand.tasks) == already:
+                    self._give(hand)
         return self._more() or any(h.tasks for h in self._pool.hands)
 
     def _more(self) -> bool:
         """Whether there are tasks to hand out; they are made no earlier than needed."""
         while len(self._next) <= self._pool.workers and (task := next(self._tasks, None)) is not None:
             self._next.append(task)
+            self._due.append(task.index)
         return bool(self._next)
 
     def _greet(self, hand: H) -> None:
@@ -201,13 +249,14 @@ class _Turn(Generic[H]):
         except Gone:  # it died while idle
             self._replace(hand)
 
-    def _give(self, hand: H, lane: str) -> None:
+    def _give(self, hand: H) -> None:
         """Gives a worker its next task, or a second one while there are enough for the others."""
         if not hand.ready or not self._more() or (hand.tasks and len(self._next) < self._pool.workers):
             return
+        lane = hand.free_lane()
         task = hand.tasks[lane] = self._next.popleft()
         try:
-            hand.give(lane, task.without(self._broadcast))
+            hand.give(lane, task)
         except Gone:
             self._replace(hand)
 

@@ -47,13 +47,8 @@ class Task:
         """Lets a worker do it. ``broadcast`` is what the server sends to everyone."""
         raise NotImplementedError
 
-    def without(self, broadcast: Message) -> Self:
-        """The task without what everyone gets, which travels once and not with every task."""
-        mail = ({n: t for n, t in j.downlink.items() if n not in broadcast} for j in self.jobs)
-        return replace(self, jobs=tuple(replace(j, downlink=m) for j, m in zip(self.jobs, mail, strict=True)))
-
     def including(self, broadcast: Message) -> Self:
-        """The task as it was before ``without``."""
+        """The task with jobs that have what everyone gets; it travels once, and not with every task."""
         return replace(self, jobs=tuple(replace(j, downlink={**broadcast, **j.downlink}) for j in self.jobs))
 
 

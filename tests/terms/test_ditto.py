@@ -12,7 +12,7 @@ from fedexp.network import load, tensors
 from fedexp.optim import Sgd
 from fedexp.state import digest
 from fedexp.testing import play, tiny_net
-from tests.helpers import array, batches_of, opened, round_of, work
+from tests.helpers import array, batches_of, jobs_of, opened, round_of, work
 
 
 @pytest.mark.parametrize("weight", [0.0, 0.1, 2.0])
@@ -28,7 +28,7 @@ def test_personal_stream_written_out(weight):
     with opened({"ditto": Ditto(weight=weight)}, fraction=1.0, optimizer=sgd) as engine:
         round_of(engine)
         round_of(engine)
-        (job,) = engine.jobs([1])
+        (job,) = jobs_of(engine, [1])
         batches = batches_of(engine, job, "ditto")
         result = work(engine, 1)
     net = tiny_net()
@@ -53,7 +53,7 @@ def test_personal_stream_begins_at_the_initial_model_and_has_its_own_epochs():
         round_of(engine)
         new = next(c for c in range(5) if not engine.saved.store.get(c))
         engine.executor._worker._optimizer = sgd
-        (job,) = engine.jobs([new])
+        (job,) = jobs_of(engine, [new])
         assert len(batches_of(engine, job, "ditto")) == 3 * len(batches_of(engine, job, "local")) // 2
         result = work(engine, new)
     for n, w in tensors(tiny_net()).items():
@@ -65,7 +65,7 @@ def test_test_uses_the_personal_model():
     with opened({"ditto": Ditto()}) as engine:
         round_of(engine)
         client = next(c for c in range(5) if engine.saved.store.get(c))
-        (job,) = engine.jobs([client])
+        (job,) = jobs_of(engine, [client])
         score = engine.executor._worker.test_client(job)
     personal = engine.saved.store.get(client)["ditto.model"]
     net = tiny_net()

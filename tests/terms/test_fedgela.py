@@ -13,7 +13,7 @@ from fedexp.errors import ConfigError, PlanError
 from fedexp.network import load
 from fedexp.optim import Sgd
 from fedexp.testing import CLASSES, play, tiny_net, trial_after
-from tests.helpers import Recorder, array, opened, played, round_of, step, tiny, work
+from tests.helpers import Recorder, array, jobs_of, opened, played, round_of, step, tiny, work
 
 GELA = {"etf": EquiangularHead(energy=100.0), "la": LocalAdaptation()}
 
@@ -102,7 +102,7 @@ def test_quantities_have_mean_one_over_the_federation(quantity, q):
     """Φ_kc = Q(x_kc)/norm_c with Σ_k p_k Φ_kc = 1 (table 6); the norms come from the server."""
     with opened({"la": LocalAdaptation(quantity=quantity)}) as engine:
         counts = array(engine.algorithm.facts.counts)
-        (job,) = engine.jobs([0])
+        (job,) = jobs_of(engine, [0])
     norms = job.downlink["la.norms"]
     x = counts / counts.sum(1, keepdims=True)
     p = counts.sum(1) / counts.sum()

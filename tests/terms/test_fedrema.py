@@ -16,7 +16,7 @@ from fedexp.optim import Sgd
 from fedexp.seeding import torch_rng
 from fedexp.state import digest
 from fedexp.testing import CLIENTS, play, trial_after
-from tests.helpers import Recorder, array, opened, played, round_of, served, tiny, work
+from tests.helpers import Recorder, array, jobs_of, opened, played, round_of, served, tiny, work
 
 HEADS = {"heads": RelativityHeads()}
 
@@ -261,7 +261,7 @@ def test_who_gets_which_head():
         boxes = {}
         for _ in range(4):
             recorder.rounds.clear()
-            jobs = {j.client: j for j in engine.jobs(range(CLIENTS))}
+            jobs = {j.client: j for j in jobs_of(engine, range(CLIENTS))}
             for c, job in jobs.items():
                 expected = boxes.get(c, initial)
                 assert torch.equal(job.downlink["heads.head"]["classifier.weight"], expected)

@@ -11,7 +11,7 @@ from fedexp.algos.fedrs import ClassWeightedAggregation, GaussianNoise, Restrict
 from fedexp.errors import PlanError
 from fedexp.state import digest, global_norm, sub
 from fedexp.testing import play, trial_after
-from tests.helpers import Recorder, array, info, local_round, opened, round_of, served, step
+from tests.helpers import Recorder, array, info, jobs_of, local_round, opened, round_of, served, step
 
 COUNTS = [5, 0, 3, 0]
 
@@ -194,7 +194,7 @@ def test_epsilon_is_the_papers():
 def test_noise_reaches_the_wire_and_not_the_buffers():
     recorder = Recorder()
     with opened({"noise": GaussianNoise(), "r": recorder}, norm=True) as engine:
-        (job,) = engine.jobs([1])
+        (job,) = jobs_of(engine, [1])
         sent = engine.executor._worker.work(job).uplink["model"]
     end = recorder.rounds[0].ends["local"]
     for name, value in sent.items():

@@ -11,7 +11,7 @@ from fedexp.errors import PlanError
 from fedexp.network import load
 from fedexp.state import digest
 from fedexp.testing import CLASSES, CLIENTS, play, tiny_net, trial_after
-from tests.helpers import Recorder, array, opened, round_of, served, step, work
+from tests.helpers import Recorder, array, jobs_of, opened, round_of, served, step, work
 
 
 def features_of(engine, end, client, *, norm=False):
@@ -70,7 +70,7 @@ def test_a_fixed_share_of_clients_submits(submit, expected):
         for _ in range(2):
             results = [work(engine, c) for c in range(CLIENTS)]
             sets.append({r.client for r in results if "means.sums" in r.uplink})
-            assert all("means.means" in j.downlink for j in engine.jobs(range(CLIENTS)))
+            assert all("means.means" in j.downlink for j in jobs_of(engine, range(CLIENTS)))
             round_of(engine)
     assert sets[0] == sets[1]
     assert len(sets[0]) == expected

@@ -14,7 +14,7 @@ from fedexp.network import load, tensors
 from fedexp.optim import Sgd
 from fedexp.state import digest
 from fedexp.testing import CLIENTS, play, tiny_net, trial_after
-from tests.helpers import array, batches_of, opened, round_of, work
+from tests.helpers import array, batches_of, jobs_of, opened, round_of, work
 
 LR, DECAY = 0.1, 1e-3
 
@@ -59,7 +59,7 @@ def test_a_client_written_out(momentum):
     with opened(scaffold, fraction=1.0, rounds=3, optimizer=Sgd(lr=LR, momentum=0.9, weight_decay=DECAY)) as engine:
         for _ in range(2):
             round_of(engine)
-        (job,) = engine.jobs([1])
+        (job,) = jobs_of(engine, [1])
         batches = batches_of(engine, job, "local")
         result = work(engine, 1)
         state = engine.saved.state
@@ -87,7 +87,7 @@ def test_a_client_written_out(momentum):
 def test_the_control_is_the_mean_gradient_without_drift():
     """With c = c_k = 0 and one step, c_k⁺ is that step's gradient, weight decay included."""
     with opened({"scaffold": Scaffold()}, epochs=0.01, optimizer=Sgd(lr=LR, weight_decay=DECAY)) as engine:
-        (job,) = engine.jobs([0])
+        (job,) = jobs_of(engine, [0])
         ((x, y),) = batches_of(engine, job, "local")
         result = work(engine, 0)
     net = tiny_net()
