@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import TypeVar
 
 import torch
@@ -13,13 +14,14 @@ from fedexp.state import Message, Reduce, Tree, snapshot
 
 T = TypeVar("T")
 
-BLOCKS = 32  # a cohort is cut into so many blocks of equal size, or into single clients if it is smaller
+BLOCKS = 32  # a cohort is cut into so many blocks, or into single clients if it is smaller
 
 
 def blocks(cohort: Sequence[T]) -> list[Sequence[T]]:
     """The pieces of a cohort that one worker sums on its own: a function of the cohort, not of the workers."""
-    size = max(len(cohort) // BLOCKS, 1)
-    return [cohort[i : i + size] for i in range(0, len(cohort), size)]
+    each, more = divmod(len(cohort), BLOCKS)
+    sizes = [each + 1] * more + [each] * (BLOCKS - more if each else 0)  # the larger ones first, as with clients
+    return [cohort[end - size : end] for size, end in zip(sizes, accumulate(sizes), strict=True)]
 
 
 @dataclass

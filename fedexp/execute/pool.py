@@ -10,6 +10,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Generic, TypeVar
 
+import torch
+
 from fedexp.errors import ClientError, FedexpError
 from fedexp.execute.base import Say
 from fedexp.execute.shared import Memory, Parcel, opened
@@ -137,7 +139,8 @@ class Pool(ABC, Generic[H]):
 
     words: ClassVar[str]  # where a worker's own words are
 
-    def __init__(self, workers: int, say: Say) -> None:
+    def __init__(self, workers: int, threads: int, say: Say) -> None:
+        torch.set_num_threads(threads)  # ours would take the cores that the workers are on
         self.workers = workers
         self.hands: list[H] = []
         self._say = say

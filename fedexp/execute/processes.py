@@ -142,7 +142,7 @@ class ProcessExecutor(Pool[Process]):
         self, blueprint: Blueprint, *, workers: int | None = None, threads: int = 1, per_device: int = 1,
         say: Say = quiet,
     ) -> None:  # fmt: skip
-        super().__init__(workers or blueprint.places(per_device) or max(cores() // threads, 1), say)
+        super().__init__(workers or blueprint.places(per_device) or max(cores() // threads, 1), threads, say)
         self._threads = threads
         self._arena = Arena(0)
         self.use(blueprint)

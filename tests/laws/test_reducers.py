@@ -62,8 +62,10 @@ def test_the_order_of_arrival_does_not_matter(how, sent, data):
 def test_blocks_are_a_cut_of_the_cohort_that_depends_on_its_size_alone(n):
     cut = blocks(range(n))
     assert [c for block in cut for c in block] == list(range(n))
-    assert len({len(block) for block in cut[:-1]}) <= 1
-    assert len(cut) == n if n < 2 * BLOCKS else BLOCKS <= len(cut) <= 2 * BLOCKS
+    sizes = [len(block) for block in cut]
+    assert len(cut) == min(n, BLOCKS)
+    assert sizes == sorted(sizes, reverse=True)
+    assert sizes[0] - sizes[-1] <= 1
 
 
 @given(uploads(), st.data())
