@@ -17,7 +17,7 @@ from fedexp.contexts import Frame, Step
 from fedexp.evaluate import Score
 from fedexp.models.split import SplitModel
 from fedexp.optim import Optimizer
-from fedexp.state import Message
+from fedexp.state import Message, Tree
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,28 @@ class Result:
     error: str | None = None
 
 
+@dataclass
+class Turn:
+    """What a phase has of the client whose turn it is. Not attributes of the module, which are slow to set."""
+
+    frame: Frame
+    trained: Tree  # the parameters that the phase trains
+    make_optimizer: Callable[[], Optimizer]
+    taken: int = 0  # steps
+    sums: dict[str, Tensor] = field(default_factory=dict)
+    optimizer: Optimizer = field(init=False)
+    step: Step = field(init=False)
+
+    def count(self, term: str, value: Tensor) -> None:
+        """Adds a loss term of a step."""
+        value = value.detach()
+        self.sums[term] = self.sums[term] + value if term in self.sums else value
+
+    def terms(self) -> dict[str, float]:
+        """The mean of each loss term over the phase."""
+        return {k: v.item() / max(self.taken, 1) for k, v in self.sums.items()}
+
+
 class ClientModule(lightning.LightningModule):
     """One phase of a client's round. Folds the active components over a step. Used again for every client."""
 
@@ -81,74 +103,60 @@ class ClientModule(lightning.LightningModule):
         return bool(own) and not self._names & set(own)
 
     def begin(self, frame: Frame, optimizer: Callable[[], Optimizer]) -> None:
-        """Takes up a client's phase: what is trained, from now on, and nothing else of another client."""
-        self.frame = frame
+        """Takes up a client's phase: from now on nothing is left of another client."""
         frame.structure = self._answer.of_others
-        self.taken = 0
-        self.sums: dict[str, Tensor] = {}
-        self._make_optimizer = optimizer
-        self._trained = {n: p for n, p in frame.weights.items() if n in self._names}
+        trained = {n: p for n, p in frame.weights.items() if n in self._names}
+        self.turn = Turn(frame, trained, optimizer)
         for name, tensor in frame.weights.items():
             if isinstance(tensor, nn.Parameter):
                 tensor.requires_grad_(name in self._names)
 
-    @property
-    def trained(self) -> list[nn.Parameter]:
-        """The parameters that the phase trains."""
-        return [p for p in self._trained.values() if isinstance(p, nn.Parameter)]
-
     def configure_optimizers(self) -> Optimizer:  # type: ignore[override]
         """The phase's optimizer: new, or the one of the phase it continues."""
-        self.optimizer = self._make_optimizer()
-        return self.optimizer
+        self.turn.optimizer = self.turn.make_optimizer()
+        return self.turn.optimizer
 
     def train(self, mode: bool = True) -> ClientModule:  # noqa: FBT001, FBT002
         """Train mode for what is trained; a frozen part stays in evaluation mode, with its running statistics."""
-        super().train(mode)
+        if self._frozen or any(part.training is not mode for part in (self, self.net, *self.net.children())):
+            super().train(mode)
         for part in self._frozen:
             part.eval()
         return self
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
         """Loss, gradients, their correction, clipping, step."""
+        turn = self.turn
         loss = self.objective(batch, batch_idx)
-        self.optimizer.zero_grad()
+        turn.optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         if self._grads:
             self._correct()
         if self._clip is not None:
-            torch.nn.utils.clip_grad_norm_(self._trained.values(), self._clip)
-        self.optimizer.step()
-        self.taken += 1
+            torch.nn.utils.clip_grad_norm_(turn.trained.values(), self._clip)
+        turn.optimizer.step()
+        turn.taken += 1
 
     def objective(self, batch: tuple[Tensor, Tensor], index: int) -> Tensor:
         """Cross-entropy of the edited logits, plus the components' terms."""
         x, y = batch
         h = self.net.features(x)
-        nothing = h.new_zeros(())
-        step = self.step = Step(self.frame, x, y, h, nothing, nothing, index)
+        step = self.turn.step = Step(self.turn.frame, x, y, h, h, h, index)
         step.z = z = self._answer(step)
         step.ce = F.cross_entropy(z, y)
         total = step.ce
-        self._count("ce", total)
+        self.turn.count("ce", total)
         for key, component in self._loss:
             term = component.loss(step.bind(key))
             if term is not None:
                 total = total + term
-                self._count(key, term)
+                self.turn.count(key, term)
         return total
 
-    def terms(self) -> dict[str, float]:
-        """The mean of each loss term over the phase."""
-        return {k: v.item() / max(self.taken, 1) for k, v in self.sums.items()}
-
-    def _count(self, term: str, value: Tensor) -> None:
-        value = value.detach()
-        self.sums[term] = self.sums[term] + value if term in self.sums else value
-
     def _correct(self) -> None:
-        grads = {n: p.grad for n, p in self._trained.items() if p.grad is not None}
+        trained = self.turn.trained
+        grads = {n: p.grad for n, p in trained.items() if p.grad is not None}
         for key, component in self._grads:
-            grads = component.grads(grads, self.step.bind(key))
+            grads = component.grads(grads, self.turn.step.bind(key))
         for name, grad in grads.items():
-            self._trained[name].grad = grad
+            trained[name].grad = grad

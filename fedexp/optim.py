@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 
 class Optimizer(Protocol):
@@ -26,7 +26,7 @@ class OptimizerFactory(Protocol):
     def lr(self) -> float: ...
     @property
     def momentum(self) -> float: ...
-    def __call__(self, parameters: Iterable[nn.Parameter], **overrides: float) -> Optimizer: ...
+    def __call__(self, parameters: Iterable[Tensor], **overrides: float) -> Optimizer: ...
     def settings(self, **overrides: float) -> OptimizerFactory: ...
 
 
@@ -44,7 +44,7 @@ class Sgd:
         """The same optimizer with other settings."""
         return replace(self, **overrides)  # type: ignore[arg-type]
 
-    def __call__(self, parameters: Iterable[nn.Parameter], **overrides: float) -> Optimizer:
+    def __call__(self, parameters: Iterable[Tensor], **overrides: float) -> Optimizer:
         """A new optimizer with empty buffers."""
         s = self.settings(**overrides)
         if s.fused:
@@ -57,7 +57,7 @@ class Sgd:
 class FusedSgd:
     """``torch.optim.SGD(fused=True)`` bit for bit, without its bookkeeping, which tiny clients would feel."""
 
-    def __init__(self, parameters: Iterable[nn.Parameter], settings: Sgd) -> None:
+    def __init__(self, parameters: Iterable[Tensor], settings: Sgd) -> None:
         self._parameters: list[Tensor] = list(parameters)
         self.param_groups: list[dict[str, Any]] = [{"params": self._parameters, "lr": settings.lr}]
         self.defaults: dict[str, Any] = {}

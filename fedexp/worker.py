@@ -150,7 +150,7 @@ class Worker:
         before, testing = self._test(seat, seat.received)
         ends, modules = self._train(job, seat)
         local = self._local_round(job, seat, ends, modules)
-        terms = {f"{m.phase.name}/{k}": v for m in modules for k, v in m.terms().items()}
+        terms = {f"{m.phase.name}/{k}": v for m in modules for k, v in m.turn.terms().items()}
         _check_terms(job, terms)
         uplink, new = self._finish(local)
         _check_slots(job, new)
@@ -211,8 +211,8 @@ class Worker:
         batches = self._batches(phase, path, seat.info, job.share)
         with seeded(facts.seed, "fit", phase.name, job.round, job.client):
             self.loop.fit(module, batches)
-        if module.taken != len(batches):
-            raise RuntimeError(f"{len(batches)} steps were due, but the loop took {module.taken}")
+        if module.turn.taken != len(batches):
+            raise RuntimeError(f"{len(batches)} steps were due, but the loop took {module.turn.taken}")
         return module
 
     def _module(self, phase: Phase) -> ClientModule:
@@ -240,8 +240,8 @@ class Worker:
         if done and phase.continues and not phase.fresh:
             last = done[-1]
             if (last.phase.train, last.phase.optim) == (phase.train, phase.optim):
-                return last.optimizer
-        return self._optimizer(self._module(phase).trained, **phase.optim)
+                return last.turn.optimizer
+        return self._optimizer(self._module(phase).turn.trained.values(), **phase.optim)
 
     def _local_round(self, job: Job, seat: Seat, ends: dict[str, Tree], modules: list[ClientModule]) -> LocalRound:
         settings = {m.phase.name: self._optimizer.settings(**m.phase.optim) for m in modules}
@@ -252,7 +252,7 @@ class Worker:
             round=job.round,
             received=seat.received,
             ends=ends,
-            steps={m.phase.name: m.taken for m in modules},
+            steps={m.phase.name: m.turn.taken for m in modules},
             lr={n: s.lr for n, s in settings.items()},
             momentum={n: s.momentum for n, s in settings.items()},
             embed=lambda phase: self._tester.embed(ends[phase], self.data.own_train(seat.info.client)),

@@ -66,7 +66,7 @@ def test_a_second_fit_really_trains(loop):
     for number in range(4):
         before = snapshot(tensors(worker.net))
         module = fit(worker, Phase("local", start="previous", uploads=True), round_=number)
-        assert module.taken == 6  # two epochs of three batches
+        assert module.turn.taken == 6  # two epochs of three batches
         moved = changed(before, tensors(worker.net))
         assert {"features.1.weight", "classifier.weight", *STATISTICS} <= moved
 
@@ -136,7 +136,7 @@ def test_a_loop_trains_again_after_a_fit_that_failed(loop):
     for _ in range(2):
         with pytest.raises(ArithmeticError, match="planned"):
             fit(worker_of(loop, fails=Fails()), Phase("local", uploads=True))
-    assert fit(worker_of(loop), Phase("local", uploads=True)).taken == 6
+    assert fit(worker_of(loop), Phase("local", uploads=True)).turn.taken == 6
 
 
 # ---------------------------------------------------------------- modes
@@ -192,7 +192,7 @@ def test_a_frozen_part_stays_in_evaluation_mode_with_its_statistics(loop, net):
         assert changed(before, tensors(worker.net)) == {"classifier.weight"}
         assert not worker.net.features.training
         assert worker.net.classifier.training
-        assert module.taken == 6
+        assert module.turn.taken == 6
         assert all(p.grad is None for p in worker.net.features.parameters())
     if net is dropping:
         assert not any((h == 0).any() for h in _seen)
@@ -223,7 +223,7 @@ def test_trainer_and_fabric_are_equal_bit_for_bit(net):
     for loop in LOOPS:
         worker = worker_of(loop(), net())
         modules = [fit(worker, Phase("local", uploads=True), client=c, round_=c) for c in (0, 1, 2)]
-        ends.append((digest({"": tensors(worker.net)}), [m.terms() for m in modules]))
+        ends.append((digest({"": tensors(worker.net)}), [m.turn.terms() for m in modules]))
     assert ends[0] == ends[1]
 
 
