@@ -92,7 +92,7 @@ def batches_of(engine: Engine, job: Job, phase: str) -> list[tuple[Tensor, Tenso
     worker = worker_of(engine)
     named = next(p for p in engine.algorithm.phases if p.name == phase)
     path = (job.round, job.client, worker._stream(named))
-    return list(worker._batches(named, path, worker.data.info(job.client)))
+    return list(worker._batches(named, path, worker.data.info(job.client), job.share))
 
 
 def served(

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import time
+from dataclasses import dataclass
+from functools import partial
+
 import pytest
 
+from fedexp.algos.scaffold import Scaffold
 from fedexp.build import make
+from fedexp.component import Component
 from fedexp.config import choices_of, composed
+from fedexp.errors import ClientError
 from fedexp.execute.auto import AutoExecutor
-from fedexp.execute.base import Blueprint
+from fedexp.execute.base import Blueprint, SerialExecutor
 from fedexp.execute.processes import ProcessExecutor
-from fedexp.testing import executors_agree, trial_after
+from fedexp.sampler import Mishaps
+from fedexp.testing import CLIENTS, card, executors_agree, play, trial, trial_after
+from fedexp.worker import Faults
 
 
 def blueprint() -> Blueprint:
@@ -29,6 +38,57 @@ def pool(request):
     executor = ProcessExecutor(blueprint(), workers=request.param)
     yield executor
     executor.close()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fails(Component):
+    """Some clients fail in one way, others in another."""
+
+    spoilt: tuple[int, ...] = (4,)
+
+    def loss(self, step):
+        if step.info.client == 1:
+            raise LookupError("planned")
+        if step.info.client == 3 and step.frame.rng_path[0] == 1:
+            time.sleep(600)
+
+    def uplink(self, weights, local):
+        return {k: v * float("nan") for k, v in weights.items()} if local.client in self.spoilt else weights
+
+
+def test_faults_and_mishaps_are_the_same_everywhere(pool, tmp_path):
+    """Errors, updates that are not finite, a time limit, dropouts and stragglers; also in visits after the end."""
+    if pool.workers != 2:
+        pytest.skip("shown with two")
+    found = []
+    for name, executor in (("serial", SerialExecutor), ("pool", partial(using, pool))):
+        engine = trial(
+            {"fails": Fails(), "scaffold": Scaffold()}, tmp_path / name, executor=executor, fraction=1.0,
+            faults=Faults("skip", 3.0), mishaps=Mishaps(2, dropout=0.2, stragglers=0.5, slow=0.5),
+        )  # fmt: skip
+        engine.run(card(engine))
+        rows = [(tmp_path / name / file).read_text() for file in ("clients.csv", "ledger.csv")]
+        found.append((engine.digests(), rows))
+        failed = engine.visit(range(CLIENTS))
+        assert {c for c, r in failed.items() if r.error is not None} == {1, 4}
+    assert found[0] == found[1]
+    for words in ("LookupError: planned", "not finite", "not done after 3 s", "dropped out"):
+        assert words in found[0][1][0]
+
+
+def using(pool, given):
+    pool.use(given)
+    return pool
+
+
+@pytest.mark.parametrize("policy", ["raise", "skip"])
+def test_a_components_own_error_carries_its_traceback_from_a_worker(pool, policy):
+    if policy == "skip":
+        assert play({"fails": Fails()}, rounds=1, executor=partial(using, pool), faults=Faults("skip")).rounds == 1
+        return
+    with pytest.raises(ClientError, match=r"client 1, phase 'local': LookupError: planned$") as failure:
+        play({"fails": Fails(spoilt=())}, rounds=1, fraction=1.0, executor=partial(using, pool))
+    assert "in loss" in failure.value.details
 
 
 @pytest.mark.parametrize("algo", choices_of("algo"))

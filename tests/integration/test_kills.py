@@ -32,8 +32,9 @@ from tests.integration.processes import ran, started
 from tests.integration.test_resume import held_by, numbers
 
 KILLS = int(os.environ.get("FEDEXP_KILLS", "0"))
+PLAN = (*[signal.SIGKILL] * max(KILLS // 5, 1), signal.SIGTERM, signal.SIGINT)
 RUN = (
-    "algo=scamap", "cohort.clients=6", "cohort.fraction=1", f"rounds={6 + KILLS // 5}", "local.epochs=1",
+    "algo=scamap", "cohort.clients=6", "cohort.fraction=1", f"rounds={5 * len(PLAN)}", "local.epochs=1",
     "local.batch_size=8", "model.hidden=[16,16]", "every.checkpoint=1", "loop=fabric",
 )  # fmt: skip
 PARALLEL = ("executor=processes", "executor.workers=2")
@@ -83,27 +84,24 @@ def test_a_parallel_run_that_is_killed_again_and_again_ends_as_if_left_alone(tmp
     command = [*RUN, *PARALLEL, f"out={tmp_path / 'runs'}"]
     path = run_path(composed(command))
     before, draw = shared_memory(), rng("main")
-    plan = [*[signal.SIGKILL] * max(KILLS // 5, 1), signal.SIGTERM, signal.SIGINT]
-    span = 0.0  # seconds from the first sign of life to the end of the run, if it were left alone
     reached: Counter[str] = Counter()
     slowest = 0.0
-    for number, kind in enumerate(plan):
+    for number, kind in enumerate(PLAN):
         with started(command, tmp_path / f"kill{number}") as running:
             running.until(lambda pid=running.process.pid: held_by(path, pid))
-            began, done = time.monotonic(), len(RunDir(path).records())
-            if kind != signal.SIGKILL or not span:  # in a round: a worker has answered
-                running.until(lambda done=done: len(RunDir(path).records()) > done)
-                span = span or 1.5 * (time.monotonic() - began)
-            running.process.join(draw.uniform(0, span if kind == signal.SIGKILL else 0.05))
-            if RunDir(path).result() is not None:
-                break  # it was quicker than the killer
+            begin = len(RunDir(path).records())
+            rounds = draw.choice((0, 1, 2)) if kind == signal.SIGKILL else 1
+            running.until(lambda due=begin + rounds: len(RunDir(path).records()) >= due)
+            late = time.monotonic() + draw.uniform(0, 0.1 if rounds else 4.0)  # in a round, or while workers start
+            most = begin + 2
+            running.until(lambda: time.monotonic() > late or len(RunDir(path).records()) > most)  # noqa: B023
             workers = children(running.process.pid)
             for pid in workers if kind != signal.SIGKILL else ():
                 os.kill(pid, kind)  # as a terminal or a scheduler does, to all of them
             running.signal(kind)
             end = running.wait()
-        where = len(RunDir(path).records())
-        reached[f"{signal.Signals(kind).name} {'before' if where == done else 'after'} its first new round"] += 1
+        assert RunDir(path).result() is None  # killed in time, else this shows nothing
+        reached[f"{signal.Signals(kind).name} after {len(RunDir(path).records()) - begin} rounds"] += 1
         if kind == signal.SIGKILL:
             assert end.code == -signal.SIGKILL
             slowest = max(slowest, gone(workers))
@@ -114,10 +112,8 @@ def test_a_parallel_run_that_is_killed_again_and_again_ends_as_if_left_alone(tmp
         assert shared_memory() <= before
     last = ran(command, tmp_path / "last")
     assert last.code == 0, last.err
-    ours, theirs = numbers(path), numbers(quiet.path)
-    assert ours == theirs
+    assert numbers(path) == numbers(quiet.path)
     print(f"main process: {dict(reached)}; workers were gone after {slowest:.2f} s at the latest")  # noqa: T201
-    assert reached
 
 
 # ---------------------------------------------------------------- workers
@@ -206,6 +202,25 @@ def test_workers_that_are_killed_change_no_number(pool, tmp_path):
     assert shared_memory() <= before
     assert len(list(Path("/proc/self/fd").iterdir())) <= files + 4  # a channel has two lanes each way; nothing grows
     print(f"workers: killed {dict(killer.killed)} in {rounds} rounds")  # noqa: T201
+
+
+class Ambush(SilentDisplay):
+    """Kills a worker between two rounds, when it has nothing to do."""
+
+    def __init__(self, pool) -> None:
+        self._pool = pool
+
+    def cohort(self, round_, size):
+        if round_ == 2:
+            self._pool.hands[0].process.kill()
+            self._pool.hands[0].process.wait()
+
+
+def test_a_worker_that_dies_while_idle_takes_no_task_with_it(pool, tmp_path):
+    engine = trial({}, tmp_path, fraction=1.0, executor=used(pool))
+    engine.display = Ambush(pool)
+    engine.run(card(engine))
+    assert engine.digests() == play({}, fraction=1.0).digests()
 
 
 def test_a_client_that_ends_every_worker_is_named(pool, monkeypatch):

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fedexp.execute.task import Answer, in_order
-from fedexp.reduce import BLOCKS, Fold, Mean, blocks
+from fedexp.reduce import BLOCKS, Fold, Mean, blocks, is_finite
 from fedexp.server import cohort_weights
 from fedexp.state import add, digest, scale, zeros_like
 from tests.laws.strategies import small, uploads
@@ -128,3 +130,72 @@ def test_weights_are_positive_and_sum_to_one(counts, data):
     one, other = cohort[0], cohort[-1]
     ratio = sum(counts[one]) / sum(counts[other])
     assert weights[one] == pytest.approx(ratio * weights[other])
+
+
+# ---------------------------------------------------------------- folds
+KINDS = ("weighted", "uniform", "sum")
+
+
+def empty() -> Fold:
+    return Fold({how: Mean(how) for how in KINDS}, {"sum": {}, "kept": {}})
+
+
+@given(uploads(most=8), st.data())
+def test_a_fold_is_its_formula_however_it_was_cut_and_whoever_is_missing(sent, data):
+    """Numpy's sums over those who are there; ``share`` is what their weights sum to."""
+    cohort = list(sent)
+    weights = dict(zip(cohort, normal([data.draw(positive) for _ in cohort]), strict=True))
+    there = data.draw(st.lists(st.sampled_from(cohort), min_size=1, unique=True))
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(there)), max_size=3)))
+    total = empty()
+    for begin, end in pairwise([0, *cuts, len(there)]):
+        part = empty()
+        for client in there[begin:end]:
+            part.feed(client, dict.fromkeys((*KINDS, "kept"), sent[client]), weights[client])
+        total.merge(part)
+    share = sum(weights[c] for c in there)
+    for name in floats(sent[there[0]]):
+        values = np.stack([sent[c][name].numpy() for c in there])
+        factors = np.array([weights[c] for c in there]).reshape(-1, *[1] * (values.ndim - 1))
+        expected = {
+            "weighted": (factors * values).sum(0) / factors.sum(), "uniform": values.mean(0), "sum": values.sum(0)
+        }  # fmt: skip
+        for how in KINDS:
+            got = total.means[how].result(share)[name].numpy()
+            np.testing.assert_allclose(got, expected[how], rtol=1e-9, atol=1e-9)
+    assert set(total.kept["kept"]) == set(total.kept["sum"]) == set(there)
+    assert all(digest({"": total.kept["kept"][c]}) == digest({"": sent[c]}) for c in there)
+    assert total.is_finite
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("where", ["weighted", "uniform", "sum", "kept"])
+@given(sent=uploads(), data=st.data())
+def test_one_number_that_is_not_finite_is_seen_in_the_fold(where, bad, sent, data):
+    spoilt = data.draw(st.sampled_from(list(sent)))
+    fold = empty()
+    for client, tree in sent.items():
+        name = next(iter(floats(tree)))
+        worse = tree[name].clone()
+        worse.view(-1)[-1] = bad
+        given_ = {**tree, name: worse} if client == spoilt else tree
+        fold.feed(client, {**dict.fromkeys(KINDS, tree), where: given_}, 0.5)
+    assert not fold.is_finite
+
+
+def test_a_finite_tree_whose_sum_overflows_is_finite():
+    assert is_finite({"w": torch.full((8,), 3e38), "n": torch.tensor(3)})
+    assert not is_finite({"w": torch.tensor([1.0, float("inf"), -float("inf")])})
+
+
+def test_a_fold_keeps_no_hold_of_what_it_was_fed():
+    """Uploads may be the live tensors of a network, which the next client overwrites."""
+    live, fold = {"w": torch.ones(3)}, empty()
+    fold.feed(4, dict.fromkeys((*KINDS, "kept"), live), 1.0)
+    live["w"].fill_(99.0)
+    assert all(m.total["w"].tolist() == [1.0] * 3 for m in fold.means.values())
+    assert fold.kept["kept"][4]["w"].tolist() == [1.0] * 3
+    other = empty()
+    other.merge(fold)
+    fold.means["sum"].total["w"].fill_(99.0)
+    assert other.means["sum"].total["w"].tolist() == [1.0] * 3

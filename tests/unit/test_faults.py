@@ -8,7 +8,7 @@ import signal
 import threading
 import time
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -26,12 +26,13 @@ from fedexp.display import SilentDisplay
 from fedexp.engine import client_columns
 from fedexp.errors import ClientError, ConfigError
 from fedexp.loops import FabricLoop, TrainerLoop
+from fedexp.plan import forecast
 from fedexp.protocol import FedGelaProtocol, FedRemaProtocol
 from fedexp.sampler import Mishaps
 from fedexp.state import Out, Slot, Upload, digest
 from fedexp.testing import CLIENTS, card, play, trial
 from fedexp.worker import Faults, time_limit
-from tests.helpers import array, opened, round_of, work
+from tests.helpers import Recorder, array, batches_of, opened, round_of, work, worker_of
 
 SKIP = Faults("skip")
 LOOPS = [FabricLoop, TrainerLoop]
@@ -250,6 +251,55 @@ def test_a_round_in_which_all_fail_leaves_the_model_and_counts(mishap, tmp_path)
     assert len(rows(tmp_path, "clients.csv")) == 3 * CLIENTS
     records = engine.records
     assert ("personalization" in records[1], "aggregation" in records[1]) == (False, True)
+
+
+# ---------------------------------------------------------------- dropouts and stragglers
+def test_who_drops_out_got_the_message_and_sent_nothing(tmp_path):
+    mishaps = Mishaps(3, dropout=0.4)
+    engine = ran({"scaffold": Scaffold()}, tmp_path, mishaps=mishaps, fraction=1.0)
+    out = {(t, c) for t in range(3) for c in mishaps.dropped(t, range(CLIENTS))}
+    assert 0 < len(out) < 3 * CLIENTS
+    status = {(int(r["round"]) - 1, int(r["client"])): r["status"] for r in rows(tmp_path, "clients.csv")}
+    assert status == {(t, c): "dropped out" if (t, c) in out else "ok" for t in range(3) for c in range(CLIENTS)}
+    ledger = rows(tmp_path, "ledger.csv")
+    heard = {(int(r["round"]) - 1, int(r["client"])) for r in ledger if r["direction"] == "up"}
+    told = {(int(r["round"]) - 1, int(r["client"])) for r in ledger if r["direction"] == "down"}
+    assert (heard, told) == (set(status) - out, set(status))
+    down, up = forecast(engine.algorithm)
+    assert engine.ledger.down == len(status) * sum(down.values())
+    assert engine.ledger.up == len(heard) * sum(up.values())
+    assert engine.display.notes == []  # simulated trouble is no news
+
+
+def test_a_dropout_is_a_client_that_was_left_out(tmp_path):
+    mishaps = Mishaps(3, dropout=0.4)
+    gone = mishaps.dropped(0, range(CLIENTS))
+    dropped = ran({}, tmp_path / "a", rounds=1, mishaps=mishaps, fraction=1.0)
+    failed = ran({"x": Fails(clients=tuple(gone))}, tmp_path / "b", rounds=1, faults=SKIP, fraction=1.0)
+    assert dropped.digests() == failed.digests()
+
+
+@pytest.mark.parametrize("slow", [0.0, 0.01, 0.34, 0.5, 1.0])
+@pytest.mark.parametrize("loop", LOOPS)
+def test_a_straggler_takes_its_share_of_steps_and_at_least_one(slow, loop):
+    seen = Recorder()
+    with opened({"seen": seen}, mishaps=Mishaps(0, stragglers=1.0, slow=slow), loop=loop, fraction=1.0) as engine:
+        data = worker_of(engine).data
+        round_of(engine)
+    assert len(seen.rounds) == CLIENTS
+    for local in seen.rounds:
+        whole = 2 * data.steps_per_epoch(local.client, 4)
+        assert local.steps == {"local": max(math.floor(slow * whole + 1e-9), 1)}
+
+
+def test_a_straggler_takes_the_first_of_its_steps(tmp_path):
+    """It sees the batches that it would have seen anyway."""
+    with opened({}, fraction=1.0) as engine:
+        (job,) = engine.jobs([1])
+        whole = batches_of(engine, job, "local")
+        part = batches_of(engine, replace(job, share=0.5), "local")
+    assert len(part) == len(whole) // 2 > 0
+    assert all(torch.equal(a[0], b[0]) for a, b in zip(part, whole, strict=False))
 
 
 # ---------------------------------------------------------------- the same numbers, stopped or not

@@ -7,7 +7,7 @@ import pytest
 
 from fedexp.build import build
 from fedexp.display import SilentDisplay
-from fedexp.sampler import UniformSampler, cohort_size
+from fedexp.sampler import Mishaps, UniformSampler, cohort_size
 
 
 @pytest.mark.parametrize(
@@ -66,3 +66,46 @@ def test_the_cohort_is_the_same_for_all_algorithms(configured, rundir):
         cohorts.append([engine.sampler(t) for t in range(5)])
     assert all(c == cohorts[0] for c in cohorts)
     assert len({tuple(c) for c in cohorts[0]}) > 1
+
+
+# ---------------------------------------------------------------- mishaps
+def test_mishaps_befall_as_often_as_they_should_and_each_on_its_own():
+    mishaps = Mishaps(5, dropout=0.2, stragglers=0.3, slow=0.25)
+    everybody = range(40)
+    gone = np.array([[c in mishaps.dropped(t, everybody) for c in everybody] for t in range(200)])
+    slow = np.array([[mishaps.share(t, c) == 0.25 for c in everybody] for t in range(200)])
+    n = gone.size
+    for hit, probability in ((gone, 0.2), (slow, 0.3), (gone & slow, 0.06)):
+        assert abs(hit.sum() - n * probability) < 4 * np.sqrt(n * probability * (1 - probability))
+    for axis in (0, 1):  # no client and no round has all the bad luck
+        share = gone.mean(axis)
+        assert abs(share - 0.2).max() < 5 * np.sqrt(0.2 * 0.8 / gone.shape[axis])
+    assert {mishaps.share(t, c) for t in range(20) for c in everybody} == {0.25, 1.0}
+
+
+def test_mishaps_depend_on_seed_round_and_client_alone():
+    one, again, other = Mishaps(1, dropout=0.5), Mishaps(1, dropout=0.5), Mishaps(2, dropout=0.5)
+    assert one.dropped(7, range(30)) == again.dropped(7, range(30))
+    assert one.dropped(7, range(30)) & {3, 8, 9} == one.dropped(7, [9, 3, 8])  # whoever else is there
+    assert one.dropped(7, range(30)) != one.dropped(8, range(30))
+    assert one.dropped(7, range(30)) != other.dropped(7, range(30))
+    wider = Mishaps(1, dropout=0.8).dropped(7, range(30))
+    assert one.dropped(7, range(30)) < wider  # more of the same, so that settings can be compared
+
+
+def test_never_and_always():
+    assert Mishaps(0).dropped(0, range(50)) == set()
+    assert {Mishaps(0).share(t, 0) for t in range(50)} == {1.0}
+    assert Mishaps(0, dropout=1.0).dropped(0, range(50)) == set(range(50))
+    assert {Mishaps(0, stragglers=1.0, slow=0.5).share(t, 0) for t in range(50)} == {0.5}
+
+
+def test_mishaps_are_the_same_for_all_algorithms(configured, rundir):
+    found = []
+    for algo in ("fedavg", "map", "scaffold"):
+        engine = build(configured(f"algo={algo}", "mishaps.dropout=0.4", "mishaps.stragglers=0.4")).engine(
+            rundir, SilentDisplay()
+        )  # fmt: skip
+        found.append([(engine.mishaps.dropped(t, range(6)), engine.mishaps.share(t, 2)) for t in range(8)])
+    assert found[0] == found[1] == found[2]
+    assert len({str(f) for f in found[0]}) > 1

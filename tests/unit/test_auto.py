@@ -1,0 +1,136 @@
+"""The executor that finds out, with times that the test makes up."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from fedexp.client import Job
+from fedexp.execute import auto
+from fedexp.execute.auto import AutoExecutor
+from fedexp.execute.task import Answer, Test, Train
+
+
+class Clock:
+    """Time that passes only when something is done."""
+
+    def __init__(self, start: float) -> None:
+        self.now, self._start = 100.0, start
+
+    def perf_counter(self) -> float:
+        return self.now
+
+    def process_time(self) -> float:
+        return self._start
+
+
+class Stub:
+    """An executor that takes a second for so many clients."""
+
+    made: list[Stub]
+
+    def __init__(self, blueprint, clock, seconds, workers) -> None:
+        self.blueprint, self.workers, self.done, self.closed = blueprint, workers, [], False
+        self._clock, self._seconds = clock, seconds
+
+    def map(self, tasks, broadcast):
+        for task in tasks:
+            self._clock.now += self._seconds * len(task.jobs)
+            self.done.append(task.index)
+            yield Answer(task.index)
+
+    def use(self, blueprint):
+        self.blueprint = blueprint
+
+    def close(self):
+        self.closed = True
+
+
+@pytest.fixture
+def run(monkeypatch):
+    """Plays rounds with so many seconds per client; returns the executor, both stubs and what was said."""
+
+    def play(*, seconds, rounds, clients=10, fraction=1.0, cores=4, start=3.0, places=0, threads=1):
+        clock, said, made = Clock(start), [], []
+
+        def serial(blueprint, **_):
+            made.append(Stub(blueprint, clock, seconds, 1))
+            return made[-1]
+
+        def processes(blueprint, *, workers, threads, say):
+            made.append(Stub(blueprint, clock, seconds / workers, workers))
+            return made[-1]
+
+        monkeypatch.setattr(auto, "time", clock)
+        monkeypatch.setattr(auto, "SerialExecutor", serial)
+        monkeypatch.setattr(auto, "ProcessExecutor", processes)
+        monkeypatch.setattr(auto, "cores", lambda: cores)
+        facts = SimpleNamespace(n_clients=clients, fraction=fraction, rounds=rounds)
+        executor = AutoExecutor(
+            SimpleNamespace(facts=facts, places=lambda _: places), threads=threads, say=said.append
+        )  # fmt: skip
+        for t in range(rounds):
+            tasks = [Train(i, (Job(t, i, {}, {}),)) for i in range(max(int(clients * fraction), 1))]
+            assert sorted(a.index for a in executor.map(tasks, {})) == [task.index for task in tasks]
+        return SimpleNamespace(executor=executor, made=made, said=said)
+
+    return play
+
+
+def test_a_tiny_run_stays_in_its_process(run):
+    got = run(seconds=0.001, rounds=50)  # half a second in all, and a start costs three
+    assert len(got.made) == 1
+    assert got.said == []
+    assert got.executor.workers == 1
+
+
+@pytest.mark.parametrize(("seconds", "switches"), [(0.0119, False), (0.0121, True)])
+def test_it_switches_when_the_saving_is_worth_the_start(run, seconds, switches):
+    """4 workers save 3/4 of 50 · 10 clients: that pays from 1.5 · 3 s / 375 = 0.012 s per client on."""
+    assert (len(run(seconds=seconds, rounds=50).made) == 2) is switches
+
+
+def test_it_switches_after_the_first_client_of_a_long_run_and_says_so(run):
+    got = run(seconds=1.0, rounds=20)
+    serial, pool = got.made
+    assert serial.done == [0]
+    assert pool.done[:9] == list(range(1, 10))  # the rest of the first round
+    assert len(pool.done) == 199
+    assert got.executor.workers == 4
+    assert got.said == ["executor: 4 worker processes; one would need about 200 s more"]
+    got.executor.close()
+    assert pool.closed
+
+
+def test_not_more_workers_than_clients_in_a_round_nor_cores(run):
+    assert run(seconds=1.0, rounds=50, clients=20, fraction=0.1).executor.workers == 2
+    assert run(seconds=1.0, rounds=50, threads=2).executor.workers == 2
+    assert run(seconds=1.0, rounds=50, places=3).executor.workers == 3
+
+
+@pytest.mark.parametrize("setting", [{"cores": 1}, {"clients": 1}, {"cores": 4, "threads": 4}])
+def test_one_worker_is_not_worth_a_process(run, setting):
+    assert len(run(seconds=10.0, rounds=50, **setting).made) == 1
+
+
+def test_near_the_end_it_does_not_begin(run):
+    """The last client of a run that was quick until then: nothing is left to be saved."""
+    got = run(seconds=0.011, rounds=50)
+    executor = got.executor
+    executor._learn(Train(0, (Job(49, 0, {}, {}),)), 10.0)  # one slow client; a round is left
+    assert executor.workers == 1
+    executor._learn(Train(0, (Job(0, 0, {}, {}),)), 10.0)  # the same with fifty left
+    assert executor.workers == 4
+
+
+def test_tests_of_the_server_are_no_measure(run):
+    got = run(seconds=0.001, rounds=50)
+    got.executor._learn(Test(0, ()), 1e6)
+    assert got.executor.workers == 1
+
+
+def test_another_blueprint_reaches_whoever_works(run):
+    got = run(seconds=1.0, rounds=20)
+    got.executor.use("another")
+    assert got.made[1].blueprint == "another"

@@ -1,0 +1,142 @@
+"""Objects in shared memory: what comes out is what went in, whatever its type and shape."""
+
+from __future__ import annotations
+
+import gc
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedexp.execute.shared import ALIGN, Arena, Parcel, opened
+from fedexp.network import tensors
+from fedexp.testing import tiny_net
+
+DTYPES = (
+    torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int8, torch.uint8,
+    torch.bool, torch.complex64,
+)  # fmt: skip
+
+
+def there_and_back(*parts, copy=False):
+    parcel = Parcel(*parts)
+    arena = Arena(parcel.size)
+    parcel.fill(arena)
+    found = [opened(part, arena, copy=copy) for part in parcel.parts]
+    return found[0] if len(found) == 1 else found
+
+
+def same(one, two):
+    assert type(one) is type(two)
+    assert (one.dtype, one.shape) == (two.dtype, two.shape)
+    assert torch.equal(one, two)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(), (0,), (3, 0, 2), (1,), (7,), (2, 3, 5)])
+def test_every_type_and_shape(dtype, shape):
+    value = (torch.arange(torch.Size(shape).numel()) % 2).reshape(shape).to(dtype)
+    odd = torch.ones(3, dtype=torch.uint8)  # so that what follows would not be aligned by chance
+    for copy in (False, True):
+        first, second, third = there_and_back([odd, value, odd], copy=copy)
+        same(first, odd)
+        same(second, value)
+        same(third, odd)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        torch.arange(12.0).view(3, 4).T,
+        torch.arange(12.0)[::3],
+        torch.tensor(2.5).expand(4, 5),
+        torch.arange(24.0).view(1, 2, 3, 4).to(memory_format=torch.channels_last),
+    ],
+    ids=["transposed", "strided", "expanded", "channels last"],
+)
+def test_what_is_not_contiguous(value):
+    same(there_and_back(value), value)
+
+
+@given(st.lists(st.tuples(st.sampled_from(DTYPES), st.lists(st.integers(0, 4), max_size=3)), max_size=8))
+def test_places_are_aligned_and_do_not_overlap(kinds):
+    parcel = Parcel([torch.zeros(shape, dtype=dtype) for dtype, shape in kinds])
+    end = 0
+    for tensor, (offset, _, _) in parcel.tensors:
+        assert offset % ALIGN == 0
+        assert offset >= end
+        end = offset + tensor.numel() * tensor.element_size()
+    assert parcel.size >= end
+
+
+def test_small_things_and_several_parts():
+    tree = {"a": torch.ones(2), "b": {"c": (torch.zeros(1), "text", 3, None)}}
+    one, two = there_and_back(tree, [torch.full((2,), 7.0)])
+    same(one["a"], tree["a"])
+    assert one["b"]["c"][1:] == ("text", 3, None)
+    same(two[0], torch.full((2,), 7.0))
+
+
+def test_a_tensor_with_a_gradient_comes_without():
+    value = torch.ones(2, requires_grad=True) * 2
+    found = there_and_back(value)
+    assert not found.requires_grad
+    assert found.tolist() == [2.0, 2.0]
+
+
+def test_a_network_keeps_its_parameters():
+    net = tiny_net(norm=True)
+    found = there_and_back(net)
+    assert all(isinstance(p, torch.nn.Parameter) for p in found.parameters())
+    for name, value in tensors(net).items():
+        assert torch.equal(value, tensors(found)[name])
+
+
+def test_copied_or_in_place():
+    parcel = Parcel({"x": torch.zeros(3)})
+    arena = Arena(parcel.size)
+    parcel.fill(arena)
+    live, copied = opened(parcel.parts[0], arena)["x"], opened(parcel.parts[0], arena, copy=True)["x"]
+    again = Parcel({"x": torch.ones(3)})
+    again.fill(arena)
+    assert live.tolist() == [1.0, 1.0, 1.0]
+    assert copied.tolist() == [0.0, 0.0, 0.0]
+
+
+def test_a_moving_tensor_lives_in_the_arena_from_then_on():
+    moving, staying = torch.arange(4.0), torch.arange(4.0)
+    parcel = Parcel([moving, staying])
+    arena = Arena(parcel.size)
+    parcel.fill(arena, moving={id(moving)})
+    ours, theirs = opened(parcel.parts[0], arena)
+    moving += 10
+    staying += 10
+    assert ours.tolist() == moving.tolist() == [10.0, 11.0, 12.0, 13.0]
+    assert theirs.tolist() == [0.0, 1.0, 2.0, 3.0]
+
+
+def test_two_ends_of_an_arena_see_the_same_memory():
+    one = Arena(1000)
+    other = Arena(1000, os.dup(one.fd))
+    place = (128, torch.float64, torch.Size((2, 2)))
+    one.at(place).fill_(3.0)
+    assert other.at(place).tolist() == [[3.0, 3.0], [3.0, 3.0]]
+
+
+def test_an_arena_has_no_name_and_is_closed_when_nobody_needs_it():
+    arena = Arena(10)
+    fd, tensor = arena.fd, arena.at((0, torch.uint8, torch.Size((10,))))
+    assert not Path(f"/proc/self/fd/{fd}").readlink().exists()
+    del arena
+    gc.collect()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(fd)
+    assert tensor.fill_(1).sum() == 10  # the memory is there as long as a tensor is in it
+
+
+def test_an_arena_is_never_empty():
+    assert Arena(0).size == ALIGN
+    assert Parcel("no tensors").size == 0
