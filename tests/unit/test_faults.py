@@ -19,7 +19,7 @@ import fedexp
 from fedexp import api
 from fedexp.algos.fedrema import RelativityHeads
 from fedexp.algos.scaffold import Scaffold
-from fedexp.client import ClientModule
+from fedexp.client import ClientModule, Job
 from fedexp.component import Component
 from fedexp.config import run_path
 from fedexp.display import SilentDisplay
@@ -292,10 +292,10 @@ def test_a_straggler_takes_its_share_of_steps_and_at_least_one(slow, loop):
         assert local.steps == {"local": max(math.floor(slow * whole + 1e-9), 1)}
 
 
-def test_a_straggler_takes_the_first_of_its_steps(tmp_path):
+def test_a_straggler_takes_the_first_of_its_steps():
     """It sees the batches that it would have seen anyway."""
     with opened({}, fraction=1.0) as engine:
-        (job,) = engine.jobs([1])
+        job = Job(0, 1, {}, {})
         whole = batches_of(engine, job, "local")
         part = batches_of(engine, replace(job, share=0.5), "local")
     assert len(part) == len(whole) // 2 > 0
