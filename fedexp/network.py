@@ -37,13 +37,6 @@ def _entries(net: nn.Module, kind: str) -> Iterator[tuple[str, dict[str, Any], s
                 yield f"{prefix}.{key}" if prefix else key, getattr(module, kind), key
 
 
-def arranged(net: SplitModel) -> SplitModel:
-    """The network in the memory format in which its convolutions are fastest."""
-    if any(isinstance(module, nn.Conv2d) for module in net.modules()):
-        net.to(memory_format=torch.channels_last)
-    return net
-
-
 def load(net: SplitModel, tree: Tree) -> None:
     """Copies values into the network; names that the tree does not have stay as they are."""
     live = tensors(net)

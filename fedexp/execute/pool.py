@@ -16,6 +16,7 @@ from fedexp.errors import ClientError, FedexpError
 from fedexp.execute.base import Say
 from fedexp.execute.shared import Memory, Parcel, opened
 from fedexp.execute.task import Answer, Task
+from fedexp.resources import keep_freed_memory
 from fedexp.state import Message
 from fedexp.worker import Worker
 
@@ -141,6 +142,7 @@ class Pool(ABC, Generic[H]):
 
     def __init__(self, workers: int, threads: int, say: Say) -> None:
         torch.set_num_threads(threads)  # ours would take the cores that the workers are on
+        keep_freed_memory()
         self.workers = workers
         self.hands: list[H] = []
         self._say = say
