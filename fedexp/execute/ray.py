@@ -27,6 +27,11 @@ if TYPE_CHECKING:
     from ray.actor import ActorHandle
 
 PATIENCE = 60.0  # seconds without any worker before the user is told what is waited for
+QUIETLY = {
+    "RAY_USAGE_STATS_ENABLED": "0",  # nothing is reported to anyone
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # no warning about it
+    "RAY_worker_niceness": "0",  # Ray's 15 starves workers where anything else runs
+}
 READY = "ready"  # the lane in which a new actor says where it is
 
 
@@ -209,8 +214,8 @@ def _joined(address: str | None, cpus: int) -> bool:
         ConfigError: If Ray is not installed.
         FedexpError: If it cannot be reached.
     """
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    for name, value in QUIETLY.items():
+        os.environ.setdefault(name, value)
     try:
         import ray
     except ImportError as cause:

@@ -17,8 +17,7 @@ from fedexp.build import make
 from fedexp.config import choices_of, composed, run_path
 from fedexp.errors import ClientError, ConfigError, FedexpError
 from fedexp.execute.base import Blueprint, SerialExecutor
-from fedexp.execute.ray import RayExecutor
-from fedexp.execute.task import Train
+from fedexp.execute.ray import QUIETLY, RayExecutor
 from fedexp.loops import FabricLoop
 from fedexp.optim import Sgd
 from fedexp.rundir import RunDir
@@ -39,7 +38,7 @@ class Cluster:
     def __init__(self) -> None:
         from ray.cluster_utils import Cluster as Nodes
 
-        os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+        os.environ.update(QUIETLY)
         node = {"num_cpus": 1, "object_store_memory": STORE, "include_dashboard": False}
         self.nodes = Nodes(initialize_head=True, head_node_args={**node, "_system_config": SOON})
         self.second = self.nodes.add_node(**{k: v for k, v in node.items() if k != "include_dashboard"})
@@ -80,27 +79,28 @@ def cluster():
 
 
 class Disturbed:
-    """Lets something happen in a round when one answer is there and another worker has not answered yet."""
+    """Lets something happen in the first round while a worker has a task that it cannot have answered."""
 
-    def __init__(self, cluster: Cluster, victim, strike) -> None:
-        self._cluster, self._victim, self._strike = cluster, victim, strike
+    def __init__(self, cluster: Cluster, number: int, strike) -> None:
+        self._executor, self._victim, self._strike = cluster.executor, cluster.executor.hands[number], strike
         self.struck = False
 
     def __getattr__(self, name):
-        return getattr(self._cluster.executor, name)
+        return getattr(self._executor, name)
 
     def map(self, tasks, broadcast):
-        tasks = list(tasks)
-        if self.struck or not isinstance(tasks[0], Train):
-            yield from self._cluster.executor.map(tasks, broadcast)
-            return
-        process = self._victim().seat.process
-        os.kill(process, signal.SIGSTOP)  # so that it cannot answer
-        for answer in self._cluster.executor.map(tasks, broadcast):
-            if not self.struck:
-                self.struck = True
-                self._strike(process)
-            yield answer
+        if self.struck:
+            return self._executor.map(tasks, broadcast)
+        os.kill(self._victim.seat.process, signal.SIGSTOP)
+        self._executor.wait = self._wait
+        return self._executor.map(tasks, broadcast)
+
+    def _wait(self):
+        if self._victim.tasks and not self.struck:
+            self.struck = True
+            del self._executor.wait
+            self._strike(self._victim.seat.process)
+        return self._executor.wait()
 
 
 def algorithm(name: str):
@@ -115,6 +115,7 @@ def test_a_cluster_gives_the_numbers_of_one_process(cluster):
         except AssertionError as error:
             raise AssertionError(f"algo={name}: {error}") from error
     assert len({hand.seat.node for hand in cluster.executor.hands}) == 2  # both nodes have worked
+    assert {os.getpriority(os.PRIO_PROCESS, hand.seat.process) for hand in cluster.executor.hands} == {0}
 
 
 def test_errors_come_back_as_they_are(cluster):
@@ -133,17 +134,19 @@ def test_a_killed_worker_and_a_killed_node_change_no_number(cluster):
     cluster.gather()
     before = list(cluster.said)
     other = [h.seat.node for h in executor.hands].index(cluster.second.node_id)
-    disturbed = Disturbed(cluster, lambda: executor.hands[1 - other], lambda process: os.kill(process, signal.SIGKILL))
+    disturbed = Disturbed(cluster, 1 - other, lambda process: os.kill(process, signal.SIGKILL))
     executors_agree(algorithm("scamap"), disturbed)
     assert disturbed.struck
     (line,) = cluster.said[len(before) :]
     assert "was lost" in line
 
-    def switch_off(process: int) -> None:
-        cluster.nodes.remove_node(cluster.second, allow_graceful=False)
-
-    disturbed = Disturbed(cluster, lambda: executor.hands[other], switch_off)
+    cluster.gather()
+    stopped = executor.hands[other].seat.process
+    switch_off = partial(cluster.nodes.remove_node, cluster.second, allow_graceful=False)
+    disturbed = Disturbed(cluster, other, lambda _: switch_off())
     executors_agree(algorithm("fedrema"), disturbed)
+    with suppress(ProcessLookupError):
+        os.kill(stopped, signal.SIGKILL)  # it cannot end by itself
     assert disturbed.struck
     assert len(cluster.said) == len(before) + 2
 
