@@ -14,7 +14,7 @@ import pytest
 from safetensors.torch import load_file
 
 import fedexp
-from fedexp.client import ClientModule
+from fedexp.client import Turn
 from fedexp.config import composed, run_path
 from fedexp.errors import CheckpointError, ClientError, DiskError
 from fedexp.rundir import RunDir
@@ -122,12 +122,12 @@ def test_a_client_that_diverges_is_named(tmp_path):
 
 
 def diverge_in(monkeypatch, round_: int) -> None:
-    terms = ClientModule.terms
+    terms = Turn.terms
 
     def planted(self):
         return {k: float("nan") if self.frame.rng_path[0] == round_ - 1 else v for k, v in terms(self).items()}
 
-    monkeypatch.setattr(ClientModule, "terms", planted)
+    monkeypatch.setattr(Turn, "terms", planted)
 
 
 @pytest.mark.parametrize("force", [False, True])
