@@ -12,6 +12,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,6 +38,7 @@ RUN = (
     "algo=scamap", "cohort.clients=6", "cohort.fraction=1", f"rounds={5 * len(PLAN)}", "local.epochs=1",
     "local.batch_size=8", "model.hidden=[16,16]", "every.checkpoint=1", "loop=fabric",
 )  # fmt: skip
+SHM = "/dev/shm/"  # noqa: S108
 PARALLEL = ("executor=processes", "executor.workers=2")
 
 
@@ -74,8 +76,13 @@ def gone(pids: list[int], seconds: float = 30.0) -> float:
     return time.monotonic() - began
 
 
-def shared_memory() -> set[str]:
-    return {p.name for p in Path("/dev/shm").iterdir()} if Path("/dev/shm").is_dir() else set()  # noqa: S108
+def in_memory(pids: Iterable[int], what: str) -> list[str]:
+    """What processes have in their memory under a name; other people's files in /dev/shm are not our business."""
+    found = []
+    for pid in pids:
+        with suppress(OSError):
+            found += [line for line in Path(f"/proc/{pid}/maps").read_text().splitlines() if what in line]
+    return found
 
 
 # ---------------------------------------------------------------- the main process
@@ -83,7 +90,7 @@ def test_a_parallel_run_that_is_killed_again_and_again_ends_as_if_left_alone(tmp
     quiet = fedexp.run([*RUN, f"out={tmp_path / 'quiet'}", "executor=serial"])
     command = [*RUN, *PARALLEL, f"out={tmp_path / 'runs'}"]
     path = run_path(composed(command))
-    before, draw = shared_memory(), rng("main")
+    draw = rng("main")
     reached: Counter[str] = Counter()
     slowest = 0.0
     for number, kind in enumerate(PLAN):
@@ -96,6 +103,8 @@ def test_a_parallel_run_that_is_killed_again_and_again_ends_as_if_left_alone(tmp
             most = begin + 2
             running.until(lambda: time.monotonic() > late or len(RunDir(path).records()) > most)  # noqa: B023
             workers = children(running.process.pid)
+            assert in_memory([running.process.pid, *workers], SHM) == []  # nothing that could be left behind
+            assert in_memory([running.process.pid], "memfd:fedexp") or not workers
             for pid in workers if kind != signal.SIGKILL else ():
                 os.kill(pid, kind)  # as a terminal or a scheduler does, to all of them
             running.signal(kind)
@@ -109,7 +118,6 @@ def test_a_parallel_run_that_is_killed_again_and_again_ends_as_if_left_alone(tmp
             assert end.code == 128 + kind, end.err
             assert "Traceback" not in end.out + end.err
             assert alive(workers) == []  # its last act was to let them go
-        assert shared_memory() <= before
     last = ran(command, tmp_path / "last")
     assert last.code == 0, last.err
     assert numbers(path) == numbers(quiet.path)
@@ -192,14 +200,15 @@ def test_workers_that_are_killed_change_no_number(pool, tmp_path):
     rounds = max(6, 2 * kills)
     expected = play({}, rounds=rounds, fraction=1.0)
     play({"slow": Slow()}, rounds=2, fraction=1.0, executor=used(pool))  # every channel has what it needs
-    before, files = shared_memory(), len(list(Path("/proc/self/fd").iterdir()))
+    files = len(list(Path("/proc/self/fd").iterdir()))
     engine = trial({"slow": Slow()}, tmp_path, rounds=rounds, fraction=1.0, executor=used(pool))
     engine.display = killer = Killer(pool, kills, answers=rounds * CLIENTS)
     engine.run(card(engine))
     killer.wait()
     assert sum(killer.killed.values()) == kills
     assert engine.digests() == expected.digests()
-    assert shared_memory() <= before
+    assert in_memory([h.process.pid for h in pool.hands], SHM) == []
+    assert in_memory([h.process.pid for h in pool.hands], "memfd:fedexp")
     assert len(list(Path("/proc/self/fd").iterdir())) <= files + 4  # a channel has two lanes each way; nothing grows
     print(f"workers: killed {dict(killer.killed)} in {rounds} rounds")  # noqa: T201
 
