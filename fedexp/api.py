@@ -15,10 +15,7 @@ from rich.console import Console
 from fedexp import __version__
 from fedexp.config import Config, composed, run_id, run_path, title
 from fedexp.display import Display, choose, summary
-from fedexp.errors import ClientError
 from fedexp.rundir import Record, RunDir
-
-ERROR = "error.txt"  # the traceback of a client's failure
 
 
 @dataclass(frozen=True)
@@ -94,7 +91,6 @@ def _hold(experiment: Any, rundir: RunDir, display: Display, console: Console, s
         display.note(note)
     rundir.write_text("config.yaml", OmegaConf.to_yaml(OmegaConf.create(config)))
     rundir.write("plan.json", experiment.plan.content)
-    rundir.remove(ERROR)
     result: dict[str, Any] | None = None
     setup = time.perf_counter() - started
     try:
@@ -103,11 +99,6 @@ def _hold(experiment: Any, rundir: RunDir, display: Display, console: Console, s
             display.record(record)
         engine.run(experiment.card(rundir))
         result = _conclude(config, rundir, engine, experiment, setup)
-    except ClientError as error:
-        if not error.details:
-            raise
-        rundir.write_text(ERROR, error.details)
-        raise ClientError(f"{error} (traceback: {rundir.path / ERROR})", error.details) from error
     finally:
         display.stop()
         engine.executor.close()

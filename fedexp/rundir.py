@@ -16,9 +16,10 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from fedexp.errors import DiskError, FedexpError
+from fedexp.errors import ClientError, DiskError, FedexpError
 
 Record = dict[str, Any]
+ERROR = "error.txt"  # why the run failed
 
 
 def write_atomically(path: Path, data: bytes, *, sync: bool = True) -> None:
@@ -113,19 +114,27 @@ class RunDir:
 
     def error(self) -> str | None:
         """What made the run fail, in a line; None if it did not."""
-        path = self.path / "error.txt"
+        path = self.path / ERROR
         return path.read_text().partition("\n")[0] if path.exists() else None
 
     @contextmanager
     def failures(self) -> Iterator[None]:
-        """Keeps the error that ends the block, with its traceback, and forgets an earlier one."""
-        (self.path / "error.txt").unlink(missing_ok=True)
+        """Keeps the error that ends the block, with its traceback, and forgets an earlier one.
+
+        Raises:
+            ClientError: Again, if a client's work was the cause; now with the place of the traceback.
+        """
+        path = self.path / ERROR
+        path.unlink(missing_ok=True)
         try:
             yield
         except Exception as error:
             line = f"{type(error).__name__}: {' '.join(str(error).split())}"
+            details = error.details if isinstance(error, ClientError) else ""  # from where the client was
             with suppress(OSError):  # a full disk may be the error
-                self.write_text("error.txt", "\n".join([line, "", *traceback.format_exception(error)]))
+                self.write_text(ERROR, "\n".join([line, "", details or "".join(traceback.format_exception(error))]))
+            if details:
+                raise ClientError(f"{error} (traceback: {path})", details) from error
             raise
 
     # ------------------------------------------------------------ results
@@ -146,10 +155,6 @@ class RunDir:
         """Writes a text file of the run."""
         with writing(self.path / name):
             write_atomically(self.path / name, text.encode())
-
-    def remove(self, name: str) -> None:
-        """Removes a file of the run, if it is there."""
-        (self.path / name).unlink(missing_ok=True)
 
     # ------------------------------------------------------------ growing files
     def records(self) -> list[Record]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Self
@@ -37,15 +38,15 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class Task:
+class Task(ABC):
     """Something to be done. ``index`` is its place in the order in which answers count."""
 
     index: int
     jobs: tuple[Job, ...] = ()
 
+    @abstractmethod
     def by(self, worker: Worker, broadcast: Message) -> Answer:
         """Lets a worker do it. ``broadcast`` is what the server sends to everyone."""
-        raise NotImplementedError
 
     def including(self, broadcast: Message) -> Self:
         """The task with jobs that have what everyone gets; it travels once, and not with every task."""

@@ -56,10 +56,9 @@ class Fails(Component):
         return {k: v * float("nan") for k, v in weights.items()} if local.client in self.spoilt else weights
 
 
+@pytest.mark.parametrize("pool", [2], indirect=True)
 def test_faults_and_mishaps_are_the_same_everywhere(pool, tmp_path):
     """Errors, updates that are not finite, a time limit, dropouts and stragglers; also in visits after the end."""
-    if pool.workers != 2:
-        pytest.skip("shown with two")
     found = []
     for name, executor in (("serial", SerialExecutor), ("pool", partial(using, pool))):
         engine = trial(

@@ -16,7 +16,6 @@ import pytest
 import torch
 
 import fedexp
-from fedexp import api
 from fedexp.algos.fedrema import RelativityHeads
 from fedexp.algos.scaffold import Scaffold
 from fedexp.client import ClientModule, Job
@@ -28,6 +27,7 @@ from fedexp.errors import ClientError, ConfigError
 from fedexp.loops import FabricLoop, TrainerLoop
 from fedexp.plan import forecast
 from fedexp.protocol import FedGelaProtocol, FedRemaProtocol
+from fedexp.rundir import ERROR
 from fedexp.sampler import Mishaps
 from fedexp.state import Out, Slot, Upload, digest
 from fedexp.testing import CLIENTS, card, play, trial
@@ -444,7 +444,7 @@ def test_the_traceback_of_a_failure_is_on_file(configured, monkeypatch):
         patch.setattr(Scaffold, "finish", broken)
         with pytest.raises(ClientError, match=r"round 1, client \d: KeyError: 'no such slot' \(traceback: ") as failure:
             fedexp.run(config)
-    path = run_path(config) / api.ERROR
+    path = run_path(config) / ERROR
     assert f"(traceback: {path})" in str(failure.value)
     assert "\n" not in str(failure.value)
     assert "in broken" in path.read_text()

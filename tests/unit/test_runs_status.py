@@ -13,7 +13,7 @@ from rich.console import Console
 
 from fedexp import sweep
 from fedexp.config import composed, overrides_of, run_id, run_path
-from fedexp.errors import FedexpError
+from fedexp.errors import ClientError, FedexpError
 from fedexp.manifest import Manifest
 from fedexp.rundir import RunDir
 from fedexp.runs.__main__ import main
@@ -88,6 +88,14 @@ def test_a_new_attempt_forgets_why_the_last_one_failed(begun):
     with rundir.failures():
         assert rundir.error() is None
     assert rundir.error() is None
+
+
+def test_the_traceback_of_a_client_elsewhere_is_the_one_on_file(begun):
+    rundir = begun()
+    with pytest.raises(ClientError, match=r"^round 1, client 2: bad \(traceback: .*error\.txt\)$"), rundir.failures():
+        raise ClientError("round 1, client 2: bad", "in loss, on another machine")
+    assert rundir.error() == "ClientError: round 1, client 2: bad"
+    assert (rundir.path / "error.txt").read_text().endswith("in loss, on another machine")
 
 
 def test_a_stop_is_no_failure(begun):
