@@ -20,7 +20,7 @@ from fedexp.display import Display
 from fedexp.errors import CheckpointError
 from fedexp.evaluate import Score, Stretches, aggregation, personalization, pooled
 from fedexp.execute.base import Executor
-from fedexp.execute.task import Task, Test, TestServer, Train, Visit, in_order
+from fedexp.execute.task import Task, Test, TestServer, Train, Visit, complete
 from fedexp.ledger import Ledger
 from fedexp.protocol import Protocol
 from fedexp.reduce import Fold, blocks
@@ -146,7 +146,7 @@ class Engine:
         staying = blocks([c for c in order if c not in gone])
         tasks = (Train(i, tuple(job(c) for c in block)) for i, block in enumerate(staying))
         fold = Fold.empty(self.algorithm)
-        for answer in in_order(self.executor.map(tasks, broadcast), len(staying)):
+        for answer in complete(self.executor.map(tasks, broadcast), len(staying)):
             self._clock({"transfer": answer.transfer})
             with self.timed("aggregate"):
                 fold.merge(answer.fold)
@@ -200,7 +200,7 @@ class Engine:
         state = self.saved.state
         spans = self.tests(self.executor.workers)
         tasks = (TestServer(i, span=span) for i, span in enumerate(spans))
-        answers = in_order(self.executor.map(tasks, {"model": state.model, **state.slots}), len(spans))
+        answers = complete(self.executor.map(tasks, {"model": state.model, **state.slots}), len(spans))
         return pooled(score for answer in answers for score in answer.scores)
 
     def _write_rows(self, t: int, results: dict[int, Result]) -> None:

@@ -134,11 +134,11 @@ class Shuffled(SerialExecutor):
     """Sends jobs and results through pickle and runs them in another order."""
 
     def map(self, tasks: Iterable[Task], broadcast: Message) -> Iterator[Answer]:
-        """The answers, that to the last task first."""
+        """The answers, of which that to the last task was found first."""
         todo = list(tasks)
         assert len(todo) < 2 or todo[::-1] != todo  # noqa: S101 - else the check would check nothing
-        for task in todo[::-1]:
-            yield _copied(_copied(task).including(broadcast).by(self._worker, broadcast))
+        done = [_copied(_copied(task).including(broadcast).by(self._worker, broadcast)) for task in todo[::-1]]
+        return iter(done[::-1])
 
 
 class Watching(SerialExecutor):

@@ -59,7 +59,7 @@ def quiet(_: str) -> None:
 
 
 class Executor(Protocol):
-    """Does tasks. Each is made when its turn comes; answers come in any order, valid until the next is asked for."""
+    """Does tasks. Each is made when its turn comes; answers come in their order, valid until the next is asked for."""
 
     @property
     def workers(self) -> int: ...

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Self
 
 from fedexp.evaluate import Score
 from fedexp.reduce import Fold
-from fedexp.state import Message, snapshot
+from fedexp.state import Message
 
 if TYPE_CHECKING:
     from fedexp.client import Job, Result
@@ -30,11 +30,6 @@ class Answer:
     fold: Fold = field(default_factory=nothing)  # of the results' uploads
     scores: tuple[Score, ...] = ()  # of the server's model
     transfer: float = 0.0  # seconds spent on moving it
-
-    def owned(self) -> Answer:
-        """The same with sums of its own, for an answer that has to wait: its memory may be wanted."""
-        means = {n: replace(m, total=snapshot(m.total)) for n, m in self.fold.means.items()}
-        return replace(self, fold=replace(self.fold, means=means))
 
 
 @dataclass(frozen=True)
@@ -89,18 +84,17 @@ class TestServer(Task):
         return Answer(self.index, scores=tuple(worker.test_server(broadcast, self.span)))
 
 
-def in_order(answers: Iterable[Answer], count: int) -> Iterator[Answer]:
-    """The answers in the order of their tasks, each as soon as all before it are there."""
-    waiting: dict[int, Answer] = {}
-    due = 0
+def complete(answers: Iterable[Answer], count: int) -> Iterator[Answer]:
+    """The same answers. That they are all there, in the order of their tasks, is what executors owe us.
+
+    Raises:
+        RuntimeError: If one is missing or out of order.
+    """
+    done = 0
     for answer in answers:
-        if answer.index != due:
-            waiting[answer.index] = answer.owned()
-            continue
+        if answer.index != done:
+            raise RuntimeError(f"the answer to task {answer.index} came where that to task {done} was due")
         yield answer
-        due += 1
-        while due in waiting:
-            yield waiting.pop(due)
-            due += 1
-    if due != count:
-        raise RuntimeError(f"no answer came back for task {due} of {count}")
+        done += 1
+    if done != count:
+        raise RuntimeError(f"no answer came back for task {done} of {count}")

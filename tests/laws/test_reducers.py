@@ -11,7 +11,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedexp.execute.task import Answer, in_order
 from fedexp.reduce import BLOCKS, Fold, Mean, blocks, is_finite
 from fedexp.server import cohort_weights
 from fedexp.state import add, digest, scale, zeros_like
@@ -34,30 +33,6 @@ def reduced(how: str, trees, weights) -> dict[str, torch.Tensor]:
 
 def floats(tree):
     return {k: v for k, v in tree.items() if v.is_floating_point()}
-
-
-@given(uploads(), st.data())
-@pytest.mark.parametrize("how", ["weighted", "uniform", "sum"])
-def test_the_order_of_arrival_does_not_matter(how, sent, data):
-    cohort = list(sent)
-    weights = dict(zip(cohort, normal([data.draw(positive) for _ in cohort]), strict=True))
-    arrival = data.draw(st.permutations(range(len(cohort))))
-
-    def answer(index: int) -> Answer:
-        mean = Mean(how)
-        mean.feed(sent[cohort[index]], weights[cohort[index]])
-        return Answer(index, fold=Fold({"u": mean}, {}))
-
-    total = Fold({"u": Mean(how)}, {})
-    for each in in_order(map(answer, arrival), len(cohort)):
-        total.merge(each.fold)
-    expected = reduced(how, sent.values(), weights.values())
-    if len(cohort) > 2 or how != "weighted":  # a product that is rounded before it is added, and one that is not
-        torch.testing.assert_close(total.means["u"].result(), expected)
-    again = Fold({"u": Mean(how)}, {})
-    for index in range(len(cohort)):
-        again.merge(answer(index).fold)
-    assert digest({"": total.means["u"].result()}) == digest({"": again.means["u"].result()})
 
 
 @given(st.integers(1, 3000))

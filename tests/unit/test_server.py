@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,9 +11,9 @@ import torch
 from fedexp.algorithm import Algorithm
 from fedexp.component import Component
 from fedexp.contexts import Facts
-from fedexp.execute.task import Answer, in_order
+from fedexp.execute.task import Answer, complete
 from fedexp.network import layout_of, tensors
-from fedexp.reduce import Fold, Mean
+from fedexp.reduce import Mean
 from fedexp.server import advance, cohort_weights
 from fedexp.state import Message, Out, Slot, Upload, digest, number, snapshot
 from fedexp.testing import CLASSES, CLIENTS, play, tiny_data, tiny_net
@@ -250,59 +249,29 @@ def test_needs_are_served_first_and_seen():
     assert new.slots["two.v"]["value"] == 100
 
 
-# ---------------------------------------------------------------- order of arrival
-def test_arrival_order_does_not_matter_through_in_order():
+# ---------------------------------------------------------------- the order of answers
+def test_the_order_of_uploads_is_in_the_last_bits():
+    """Else nothing that shows their order to be kept would show anything."""
     algorithm = compiled(norm=True)
     weights = cohort_weights(algorithm, "samples", COHORT)
     messages = uplinks(algorithm)
-
-    def model(answers):
-        total = Fold.empty(algorithm)
-        for answer in answers:
-            total.merge(answer.fold)
-        return digest({"": advance(algorithm, algorithm.fresh_state(), weights, total, lambda t, h: h).model})
-
-    def answer(index):
-        return Answer(index, fold=folded(algorithm, weights, {COHORT[index]: messages[COHORT[index]]}))
-
-    digests = {model(in_order(map(answer, arrival), 3)) for arrival in ((0, 1, 2), (2, 1, 0), (1, 0, 2))}
-    assert len(digests) == 1
-    assert model(map(answer, (2, 1, 0))) not in digests  # else this test would show nothing
+    there = step(algorithm, weights, messages)
+    back = step(algorithm, weights, dict(reversed(messages.items())))
+    assert digest({"": there.model}) != digest({"": back.model})
 
 
-def test_in_order_yields_as_soon_as_it_can():
-    seen: list[int] = []
-
-    def arriving() -> Iterator[Answer]:
-        for index in (1, 0, 2):
-            seen.append(index)
-            yield Answer(index)
-
-    ordered = in_order(arriving(), 3)
-    assert next(ordered).index == 0
-    assert seen == [1, 0]
-    assert [a.index for a in ordered] == [1, 2]
-
-
-def test_in_order_notices_a_missing_answer():
-    with pytest.raises(RuntimeError, match="no answer came back for task 1 of 3"):
-        list(in_order([Answer(0), Answer(2)], 3))
-
-
-def test_an_answer_that_waits_does_not_change_with_the_memory_it_came_in():
-    mean = Mean("sum")
-    mean.feed({"w": torch.ones(2)}, 1.0)
-    arriving = Answer(1, fold=Fold({"u": mean}, {}))
-
-    def answers() -> Iterator[Answer]:
-        yield arriving
-        mean.total["w"].zero_()  # the memory is used again
-        yield Answer(0, fold=Fold({"u": Mean("sum")}, {}))
-
-    total = Mean("sum")
-    for answer in in_order(answers(), 2):
-        total.merge(answer.fold.means["u"])
-    assert total.result()["w"].tolist() == [1, 1]
+@pytest.mark.parametrize(
+    ("indices", "words"),
+    [
+        ((0, 2), "the answer to task 2 came where that to task 1 was due"),
+        ((1, 0, 2), "the answer to task 1 came where that to task 0 was due"),
+        ((0, 1), "no answer came back for task 2 of 3"),
+    ],
+)
+def test_an_executor_that_loses_or_mixes_answers_is_found_out(indices, words):
+    assert [a.index for a in complete(map(Answer, range(3)), 3)] == [0, 1, 2]
+    with pytest.raises(RuntimeError, match=words):
+        list(complete(map(Answer, indices), 3))
 
 
 # ---------------------------------------------------------------- through the engine

@@ -1,0 +1,108 @@
+"""The pool with workers of paper: whatever the order in which they answer or are lost, answers come in their order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedexp.execute.base import quiet
+from fedexp.execute.pool import AHEAD, LANES, LIVES, Gone, Hand, Pool
+from fedexp.execute.shared import Arena, Parcel
+from fedexp.execute.task import Answer, Task
+from fedexp.reduce import Fold, Mean
+
+
+@dataclass(frozen=True)
+class Square(Task):
+    """Is answered with the square of its index, in a tensor."""
+
+    def by(self, worker, broadcast):
+        mean = Mean("sum", {"w": torch.full((3,), float(self.index**2))}, 1)
+        return Answer(self.index, fold=Fold({"u": mean}, {}))
+
+
+class Paper(Hand):
+    """Answers what it is told to answer, in lanes whose memory is used again."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.arenas = {lane: Arena(1000) for lane in LANES}
+        self.gone = False
+
+    def give(self, lane, task):
+        if self.gone:
+            raise Gone
+        assert len(self.tasks) <= AHEAD
+        assert lane not in [arrival.lane for arrival in self.held]
+
+    def fetch(self):
+        if self.gone:
+            raise Gone
+        lane, task = next(iter(self.tasks.items()))  # a worker does its tasks one after another
+        answer = task.by(None, {})
+        parcel = Parcel(answer.fold.means, replace(answer, fold=replace(answer.fold, means={})))
+        parcel.fill(self.arenas[lane])
+        return lane, (0.0, parcel.parts, self.arenas[lane])
+
+    def end(self):
+        self.gone = True
+        return "torn"
+
+
+class Desk(Pool[Paper]):
+    """Lets fate say who answers next, and who is lost."""
+
+    words = "there are none"
+
+    def __init__(self, workers: int, draw) -> None:
+        super().__init__(workers, 1, quiet)
+        self.hands = [self.hire(n) for n in range(workers)]
+        self._draw = draw
+        self.lost = 0
+
+    def hire(self, number):
+        return Paper(number)
+
+    def announce(self, broadcast): ...
+
+    def greet(self, hand):
+        if hand.gone:
+            raise Gone
+
+    def wait(self):
+        busy = [h for h in self.hands if h.tasks]
+        hand = self._draw(st.sampled_from(busy))
+        if self.lost < LIVES and self._draw(st.booleans()):
+            hand.gone = True
+            self.lost += 1
+        return [hand]
+
+
+@given(st.integers(1, 5), st.integers(0, 25), st.data())
+def test_answers_come_in_their_order_and_as_they_were(workers, count, data):
+    desk = Desk(workers, data.draw)
+    made = []
+
+    def tasks():
+        for index in range(7, 7 + count):  # as when an executor takes over in the middle of a round
+            made.append(index)
+            yield Square(index)
+
+    got = []
+    for answer in desk.map(tasks(), {}):
+        assert answer.fold.means["u"].total["w"].tolist() == [float(answer.index**2)] * 3
+        got.append(answer.index)
+        assert len(made) - len(got) <= 2 * workers + len(LANES) * workers + 1  # no task is made long before its turn
+    assert got == made == list(range(7, 7 + count))
+    assert not any(h.tasks or h.held for h in desk.hands)
+
+
+def test_an_answer_that_waits_too_long_is_copied_before_its_lane_is_used_again():
+    """Two workers: the first never answers until the second has done all the rest."""
+    desk = Desk(2, None)
+    desk.wait = lambda: [next(h for h in reversed(desk.hands) if h.tasks)]
+    totals = [a.fold.means["u"].total["w"][0].item() for a in desk.map(map(Square, range(20)), {})]
+    assert totals == [float(i**2) for i in range(20)]
