@@ -37,6 +37,19 @@ def _entries(net: nn.Module, kind: str) -> Iterator[tuple[str, dict[str, Any], s
                 yield f"{prefix}.{key}" if prefix else key, getattr(module, kind), key
 
 
+def arranged(net: SplitModel) -> SplitModel:
+    """The network in the memory format in which its convolutions are fastest."""
+    convs = [m for m in net.modules() if isinstance(m, nn.Conv2d)]
+    if convs and not any(map(_overruns, convs)):
+        net.to(memory_format=torch.channels_last)
+    return net
+
+
+def _overruns(conv: nn.Conv2d) -> bool:
+    """Whether the gradient of its weights may be written past their end, channels last on a CPU (torch 2.15)."""
+    return conv.kernel_size == (1, 1) and max(conv.stride) > 1 and conv.in_channels < 8
+
+
 def load(net: SplitModel, tree: Tree) -> None:
     """Copies values into the network; names that the tree does not have stay as they are."""
     live = tensors(net)

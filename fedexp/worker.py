@@ -24,7 +24,7 @@ from fedexp.errors import ClientError, ConfigError
 from fedexp.evaluate import Score, Tester
 from fedexp.loops import Loop
 from fedexp.models.split import SplitModel
-from fedexp.network import Spares, load, tensors
+from fedexp.network import Spares, arranged, load, tensors
 from fedexp.optim import Optimizer, OptimizerFactory
 from fedexp.reduce import Fold, is_finite
 from fedexp.seeding import derive, seeded
@@ -74,7 +74,7 @@ class Worker:
                 "Use executor=processes, limit=null, or run from the main thread."
             )
         self.data, self.algorithm, self.loop = data, algorithm, loop
-        self.net = net.to(loop.device)
+        self.net = arranged(net.to(loop.device))
         self._optimizer, self._local, self._faults = optimizer, local, faults
         self._constants = to_device(algorithm.constants, loop.device)
         self._spares = Spares(self.net)

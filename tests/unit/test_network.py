@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes.util
 import gc
+import os
+import subprocess
+import sys
 import weakref
 
 import pytest
@@ -13,8 +17,9 @@ from fedexp import network
 from fedexp.models.alexnet import alexnet
 from fedexp.models.lenet import lenet
 from fedexp.models.mlp import mlpnet
+from fedexp.models.resnet import resnet
 from fedexp.models.split import SplitModel
-from fedexp.network import Spares, layout_of, load, tensors
+from fedexp.network import Spares, arranged, layout_of, load, tensors
 from fedexp.state import digest, snapshot
 from fedexp.testing import SIDE, tiny_net
 
@@ -166,3 +171,49 @@ def test_a_tree_is_held_as_long_as_its_id_stands_for_it():
     del forward_of
     gc.collect()
     assert alive() is None
+
+
+# ---------------------------------------------------------------- memory format
+def formats(net: SplitModel) -> set[str]:
+    convs = [m.weight for m in arranged(net).modules() if isinstance(m, nn.Conv2d) and m.kernel_size != (1, 1)]
+    return {"last" if w.is_contiguous(memory_format=torch.channels_last) else "first" for w in convs}
+
+
+def test_convolutions_have_their_channels_last():
+    assert formats(lenet((3, 32, 32), 10)) == {"last"}
+    assert formats(resnet((3, 32, 32), 10)) == {"last"}
+
+
+def test_the_arrangement_changes_no_value():
+    net = lenet((3, 32, 32), 10)
+    before = snapshot(tensors(net))
+    assert digest({"": before}) == digest({"": tensors(arranged(net))})
+
+
+def test_a_network_whose_weights_torch_would_write_past_is_left_as_it_is():
+    assert formats(resnet((3, 8, 8), 10, blocks=(1, 1), widths=(4, 8))) == {"first"}
+    assert formats(resnet((3, 8, 8), 10, blocks=(1, 1), widths=(4, 8), shortcut="pad")) == {"last"}
+
+
+TRAIN = """
+import torch
+from fedexp.models.resnet import resnet
+from fedexp.network import arranged
+
+torch.set_num_threads(1)
+net = arranged(resnet((3, 8, 8), 10, blocks=(1, 1), widths=(2, 4)))
+for _ in range(50):
+    net(torch.randn(5, 3, 8, 8)).sum().backward()
+"""
+
+
+def test_no_gradient_is_written_past_its_end():
+    """glibc's own check; without ``arranged``'s exception it aborts."""
+    checker = ctypes.util.find_library("c_malloc_debug")
+    if checker is None:
+        pytest.skip("glibc's checking allocator is not installed")
+    checking = {"LD_PRELOAD": checker, "MALLOC_CHECK_": "3", "GLIBC_TUNABLES": "glibc.malloc.check=3"}
+    done = subprocess.run(
+        [sys.executable, "-c", TRAIN], env={**os.environ, **checking}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
