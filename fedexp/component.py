@@ -107,7 +107,10 @@ class Component:
         return None
 
     def grads(self, grads: Tree, step: Step) -> Tree:
-        """Edits the gradients after the backward pass and before clipping. Combined by chaining."""
+        """Edits the gradients after the backward pass and before clipping. Combined by chaining.
+
+        What is returned is the optimizer's from then on, which may write over it.
+        """
         return grads
 
     # ------------------------------------------------------------ server, once a round

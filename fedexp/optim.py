@@ -76,7 +76,7 @@ class FusedSgd:
             self._move(grads, [], first=False)
             return
         new = {p: g for p, g in grads.items() if p not in self.state}
-        self.state.update((p, torch.empty_like(g)) for p, g in new.items())
+        self.state.update(new)  # the first gradient becomes the momentum, in its place
         for moving, first in ((new, True), ({p: g for p, g in grads.items() if p not in new}, False)):
             if moving:
                 self._move(moving, [self.state[p] for p in moving], first=first)

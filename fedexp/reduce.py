@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import TypeVar
 
 import torch
+from torch import Tensor
 
 from fedexp.algorithm import Algorithm
 from fedexp.state import Message, Reduce, Tree, snapshot
 
 T = TypeVar("T")
+Room = Callable[[Tensor], Tensor]  # memory for a tensor like the one that is given
 
 BLOCKS = 32  # a cohort is cut into so many blocks, or into single clients if it is smaller
 
@@ -32,13 +34,15 @@ class Mean:
     total: Tree = field(default_factory=dict)
     fed: int = 0
 
-    def feed(self, tree: Tree, weight: float) -> None:
-        """Adds one upload. Integer tensors are those of the first."""
+    def feed(self, tree: Tree, weight: float, room: Room = torch.empty_like) -> None:
+        """Adds one upload; the sum takes its memory from ``room``. Integer tensors are those of the first."""
         factor = weight if self.reduce == "weighted" else 1.0
         if self.fed:
             self._add(tree, factor)
         else:
-            self.total = {k: v * factor if v.is_floating_point() else v.clone() for k, v in tree.items()}
+            self.total = {k: room(v) for k, v in tree.items()}
+            for name, sum_ in self.total.items():
+                torch.mul(tree[name], factor, out=sum_) if sum_.is_floating_point() else sum_.copy_(tree[name])
         self.fed += 1
 
     def merge(self, other: Mean) -> None:
@@ -75,11 +79,11 @@ class Fold:
         how: dict[str, Reduce] = {"model": "weighted", **{n: u.reduce for n, u in algorithm.uploads.items()}}
         return cls({n: Mean(r) for n, r in how.items() if r != "keep"}, {n: {} for n in algorithm.keeps()})
 
-    def feed(self, client: int, message: Message, weight: float) -> None:
+    def feed(self, client: int, message: Message, weight: float, room: Room = torch.empty_like) -> None:
         """Adds the uploads of one client."""
         for name, tree in message.items():
             if name in self.means:
-                self.means[name].feed(tree, weight)
+                self.means[name].feed(tree, weight, room)
             if name in self.kept:
                 self.kept[name][client] = snapshot(tree)
 

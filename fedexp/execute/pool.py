@@ -14,7 +14,7 @@ import torch
 
 from fedexp.errors import ClientError, FedexpError
 from fedexp.execute.base import Say
-from fedexp.execute.shared import Memory, Parcel, opened
+from fedexp.execute.shared import Arena, Memory, Parcel, Room, opened
 from fedexp.execute.task import Answer, Task
 from fedexp.resources import keep_freed_memory
 from fedexp.state import Message
@@ -30,14 +30,21 @@ class Gone(Exception):  # noqa: N818 - not an error of the run
 
 
 # ---------------------------------------------------------------- where the worker is
-def answered(task: Task, worker: Worker, broadcast: Message, transfer: float) -> tuple[float | Exception, Parcel]:
-    """The answer to a task that came without the broadcast: seconds spent on moving, and a parcel; or its error."""
+def answered(
+    task: Task, worker: Worker, broadcast: Message, transfer: float, arena: Arena | None = None
+) -> tuple[float | Exception, Parcel]:
+    """The answer to a task that came without the broadcast: seconds spent on moving, and a parcel; or its error.
+
+    Sums are made in the arena, if there is one, where the parcel will be.
+    """
+    worker.room = room = Room(arena)
     try:
         answer = task.including(broadcast).by(worker, broadcast)
     except Exception as error:
         return _sendable(error), Parcel(None, None)
     started = time.perf_counter()
-    parcel = Parcel(answer.fold.means, replace(answer, fold=replace(answer.fold, means={})))  # read in place; copied
+    in_place, copied = answer.fold.means, replace(answer, fold=replace(answer.fold, means={}))
+    parcel = Parcel(in_place, copied, room=room)
     return transfer + time.perf_counter() - started, parcel
 
 

@@ -52,6 +52,10 @@ class Channel:
             self._received[lane] = Arena(new, recv_handle(self.connection))
         return lane, header, parts, self._received[lane]
 
+    def own(self, lane: str) -> Arena | None:
+        """The arena in which the last parcel was sent, which nobody reads once there is a new task in its lane."""
+        return self._sent.get(lane)
+
     def close(self) -> None:
         """Ends the connection and lets go of the arenas."""
         self.connection.close()
@@ -73,7 +77,7 @@ def serve(fd: int, number: int, threads: int) -> None:
             elif lane == "broadcast":
                 broadcast = content
             else:
-                channel.send(lane, *answered(content, worker, broadcast, transfer))
+                channel.send(lane, *answered(content, worker, broadcast, transfer, channel.own(lane)))
     except (EOFError, ConnectionError):
         return
 

@@ -45,18 +45,23 @@ class Crate(NamedTuple):
     @classmethod
     def of(cls, parcel: Parcel) -> Crate:
         """A crate with the parcel's own tensors; Ray copies them."""
-        return cls(parcel.parts, {p: t.detach().reshape(-1).view(torch.uint8).numpy() for t, p in parcel.tensors})
+        return cls(parcel.parts, {p: _elements(t).view(torch.uint8).numpy() for t, p in parcel.tensors})
 
     def at(self, place: Place) -> Tensor:
         """A tensor where Ray has put it. It is everyone's, so nobody may write to it."""
-        _, dtype, shape = place
+        _, dtype, shape, strides = place
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "The given NumPy array is not writable")
-            return torch.from_numpy(self.pieces[place]).view(dtype).view(shape)
+            return torch.from_numpy(self.pieces[place]).view(dtype).as_strided(shape, strides)
 
     def open(self) -> Any:
         """What is in it, if that is one part."""
         return opened(self.parts[0], self)
+
+
+def _elements(tensor: Tensor) -> Tensor:
+    """In the order in which they lie in memory."""
+    return tensor.as_strided((tensor.numel(),), (1,))
 
 
 # ---------------------------------------------------------------- in the main process

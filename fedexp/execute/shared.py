@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 ALIGN = 64
-Place = tuple[int, torch.dtype, torch.Size]
+Place = tuple[int, torch.dtype, torch.Size, tuple[int, ...]]  # offset, type, shape, strides
 
 
 class Memory(Protocol):
@@ -38,9 +38,9 @@ class Arena:
     def at(self, place: Place) -> Tensor:
         """The tensor that lies at a place."""
         if place not in self._known:
-            offset, dtype, shape = place
+            offset, dtype, shape, strides = place
             end = offset + shape.numel() * dtype.itemsize
-            self._known[place] = self._bytes[offset:end].view(dtype).view(shape)
+            self._known[place] = self._bytes[offset:end].view(dtype).as_strided(shape, strides)
         return self._known[place]
 
     def __del__(self) -> None:
@@ -55,14 +55,54 @@ def _anonymous_file() -> int:
         return os.dup(file.fileno())
 
 
-class Parcel(pickle.Pickler):
-    """An object taken apart: what is small as bytes, and tensors with the place that each will have."""
+def dense(tensor: Tensor) -> Tensor:
+    """The tensor, or a copy of it whose elements lie next to each other."""
+    return tensor if tensor.is_contiguous(memory_format=torch.channels_last) else tensor.contiguous()
 
-    def __init__(self, *parts: Any) -> None:
+
+def _end(place: Place) -> int:
+    """Where there is room behind a place."""
+    offset, dtype, shape, _ = place
+    return -(-(offset + shape.numel() * dtype.itemsize) // ALIGN) * ALIGN
+
+
+class Room:
+    """Memory for new tensors in an arena, so that they need not be copied to it; and elsewhere once it is full."""
+
+    def __init__(self, arena: Arena | None = None) -> None:
+        self._arena = arena
+        self.used = 0
+        self._taken: dict[tuple[Any, ...], Place] = {}
+
+    def __call__(self, like: Tensor) -> Tensor:
+        """A tensor of the same type, shape and strides, with any content."""
+        like = dense(like)
+        place = (self.used, like.dtype, like.shape, like.stride())
+        if self._arena is None or _end(place) > self._arena.size:
+            return torch.empty_like(like)
+        tensor = self._arena.at(place)
+        self.used = _end(place)
+        self._taken[_identity(tensor)] = place
+        return tensor
+
+    def place_of(self, tensor: Tensor) -> Place | None:
+        """Where a tensor lies, if it came from here."""
+        return self._taken.get(_identity(tensor)) if self._taken else None
+
+
+def _identity(tensor: Tensor) -> tuple[Any, ...]:
+    return tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()
+
+
+class Parcel(pickle.Pickler):
+    """An object taken apart: what is small as bytes, and tensors with the place that each has or will have."""
+
+    def __init__(self, *parts: Any, room: Room | None = None) -> None:
         self._file = io.BytesIO()
         super().__init__(self._file, protocol=pickle.HIGHEST_PROTOCOL)
+        self._room = room or Room()
         self.tensors: list[tuple[Tensor, Place]] = []
-        self.size = 0
+        self.size = self._room.used
         self.parts: list[bytes] = []
         for part in parts:
             self.dump(part)
@@ -75,17 +115,20 @@ class Parcel(pickle.Pickler):
         """Where a tensor will lie; everything else is pickled as usual."""
         if type(value) is not Tensor:
             return None
-        place = (self.size, value.dtype, value.shape)
+        value = dense(value.detach() if value.requires_grad else value)
+        place = self._room.place_of(value)
+        if place is None:
+            place = (self.size, value.dtype, value.shape, value.stride())
+            self.size = _end(place)
         self.tensors.append((value, place))
-        end = self.size + value.numel() * value.element_size()
-        self.size = -(-end // ALIGN) * ALIGN
         return place
 
     def fill(self, arena: Arena, *, moving: Collection[int] = ()) -> None:
         """Copies the tensors to their places. Those with an id in ``moving`` live there from now on."""
         for tensor, place in self.tensors:
             there = arena.at(place)
-            there.copy_(tensor.detach())
+            if there.data_ptr() != tensor.data_ptr():
+                there.copy_(tensor)
             if id(tensor) in moving:
                 tensor.set_(there)  # type: ignore[call-overload]
 

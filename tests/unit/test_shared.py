@@ -11,7 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedexp.execute.shared import ALIGN, Arena, Parcel, opened
+from fedexp.execute.shared import ALIGN, Arena, Parcel, Room, opened
 from fedexp.network import tensors
 from fedexp.testing import tiny_net
 
@@ -65,7 +65,7 @@ def test_what_is_not_contiguous(value):
 def test_places_are_aligned_and_do_not_overlap(kinds):
     parcel = Parcel([torch.zeros(shape, dtype=dtype) for dtype, shape in kinds])
     end = 0
-    for tensor, (offset, _, _) in parcel.tensors:
+    for tensor, (offset, *_) in parcel.tensors:
         assert offset % ALIGN == 0
         assert offset >= end
         end = offset + tensor.numel() * tensor.element_size()
@@ -121,14 +121,14 @@ def test_a_moving_tensor_lives_in_the_arena_from_then_on():
 def test_two_ends_of_an_arena_see_the_same_memory():
     one = Arena(1000)
     other = Arena(1000, os.dup(one.fd))
-    place = (128, torch.float64, torch.Size((2, 2)))
+    place = (128, torch.float64, torch.Size((2, 2)), (2, 1))
     one.at(place).fill_(3.0)
     assert other.at(place).tolist() == [[3.0, 3.0], [3.0, 3.0]]
 
 
 def test_an_arena_has_no_name_and_is_closed_when_nobody_needs_it():
     arena = Arena(10)
-    fd, tensor = arena.fd, arena.at((0, torch.uint8, torch.Size((10,))))
+    fd, tensor = arena.fd, arena.at((0, torch.uint8, torch.Size((10,)), (1,)))
     assert not Path(f"/proc/self/fd/{fd}").readlink().exists()
     del arena
     gc.collect()
@@ -140,3 +140,34 @@ def test_an_arena_has_no_name_and_is_closed_when_nobody_needs_it():
 def test_an_arena_is_never_empty():
     assert Arena(0).size == ALIGN
     assert Parcel("no tensors").size == 0
+
+
+# ---------------------------------------------------------------- tensors that are made where they will be read
+def test_what_was_made_in_the_room_is_not_copied_and_not_written_over():
+    arena = Arena(1000)
+    room = Room(arena)
+    made = [room(torch.zeros(shape)).fill_(n) for n, shape in enumerate([(2, 3), (0,), (5,)])]
+    parcel = Parcel({"made": made, "else": torch.full((3,), 9.0)}, room=room)
+    parcel.fill(arena)
+    found = opened(parcel.parts[0], arena)
+    assert [t.data_ptr() for t in found["made"]] == [t.data_ptr() for t in made]
+    assert [t.tolist() for t in found["made"]] == [[[0.0] * 3] * 2, [], [2.0] * 5]
+    assert found["else"].tolist() == [9.0] * 3
+
+
+def test_a_room_that_is_full_gives_other_memory():
+    arena = Arena(ALIGN)
+    room = Room(arena)
+    made = [room(torch.zeros(4)).fill_(n) for n in range(20)]
+    parcel = Parcel(made, room=room)
+    assert parcel.size > arena.size
+    larger = Arena(parcel.size)
+    parcel.fill(larger)
+    assert [t[0].item() for t in opened(parcel.parts[0], larger)] == list(range(20))
+
+
+def test_channels_stay_last():
+    value = torch.arange(24.0).view(1, 2, 3, 4).to(memory_format=torch.channels_last)
+    assert (
+        there_and_back(value).stride() == Room(Arena(1000))(value).stride() == Room()(value).stride() == value.stride()
+    )
