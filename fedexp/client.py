@@ -108,8 +108,8 @@ class ClientModule(lightning.LightningModule):
         trained = {n: p for n, p in frame.weights.items() if n in self._names}
         self.turn = Turn(frame, trained, optimizer)
         for name, tensor in frame.weights.items():
-            if isinstance(tensor, nn.Parameter):
-                tensor.requires_grad_(name in self._names)
+            if tensor.requires_grad is not (name in trained):
+                tensor.requires_grad_(name in trained)
 
     def configure_optimizers(self) -> Optimizer:  # type: ignore[override]
         """The phase's optimizer: new, or the one of the phase it continues."""

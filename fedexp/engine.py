@@ -143,7 +143,7 @@ class Engine:
         for client in gone:
             job(client)  # it gets the message, and is not heard of again
             results[client] = Result(client, error="dropped out")
-        staying = blocks([c for c in order if c not in gone])
+        staying = blocks([c for c in order if c not in gone], self._samples)
         tasks = (Train(i, tuple(job(c) for c in block)) for i, block in enumerate(staying))
         fold = Fold.empty(self.algorithm)
         for answer in complete(self.executor.map(tasks, broadcast), len(staying)):

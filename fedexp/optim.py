@@ -61,7 +61,7 @@ class FusedSgd:
         self._parameters: list[Tensor] = list(parameters)
         self.param_groups: list[dict[str, Any]] = [{"params": self._parameters, "lr": settings.lr}]
         self.defaults: dict[str, Any] = {}
-        self.state: dict[Tensor, Tensor] = {}  # momentum
+        self.state: dict[int, Tensor] = {}  # momentum, by the parameter's number
         self._settings = settings
 
     def zero_grad(self) -> None:
@@ -69,25 +69,24 @@ class FusedSgd:
         for parameter in self._parameters:
             parameter.grad = None
 
+    @torch.no_grad()
     def step(self, closure: None = None) -> None:  # noqa: ARG002 - as Lightning's protocol has it
-        """Moves all parameters that have a gradient."""
-        grads = {p: g for p in self._parameters if (g := p.grad) is not None}
-        if not self._settings.momentum:
-            self._move(grads, [], first=False)
-            return
-        new = {p: g for p, g in grads.items() if p not in self.state}
-        self.state.update(new)  # the first gradient becomes the momentum, in its place
-        for moving, first in ((new, True), ({p: g for p, g in grads.items() if p not in new}, False)):
-            if moving:
-                self._move(moving, [self.state[p] for p in moving], first=first)
+        """Moves all parameters that have a gradient. The first gradient becomes the momentum, in its place."""
+        grads = {n: g for n, p in enumerate(self._parameters) if (g := p.grad) is not None}
+        new = {n: g for n, g in grads.items() if n not in self.state} if self._settings.momentum else {}
+        self.state.update(new)
+        self._move(new, first=True)
+        self._move({n: g for n, g in grads.items() if n not in new} if new else grads, first=False)
 
-    def _move(self, grads: dict[Tensor, Tensor], momentum: list[Tensor], *, first: bool) -> None:
+    def _move(self, grads: dict[int, Tensor], *, first: bool) -> None:
+        if not grads:
+            return
         s = self._settings
-        with torch.no_grad():
-            torch._fused_sgd_(
-                list(grads), list(grads.values()), momentum, weight_decay=s.weight_decay, momentum=s.momentum, lr=s.lr,
-                dampening=0.0, nesterov=s.nesterov, maximize=False, is_first_step=first,
-            )  # fmt: skip
+        torch._fused_sgd_(
+            [self._parameters[n] for n in grads], list(grads.values()),
+            [self.state[n] for n in grads] if s.momentum else [], weight_decay=s.weight_decay, momentum=s.momentum,
+            lr=s.lr, dampening=0.0, nesterov=s.nesterov, maximize=False, is_first_step=first,
+        )  # fmt: skip
 
     def state_dict(self) -> dict[str, Any]:
         """Nothing: no optimizer outlives a client's round."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
-from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -13,17 +11,27 @@ from torch import Tensor
 from fedexp.algorithm import Algorithm
 from fedexp.state import Message, Reduce, Tree, snapshot
 
-T = TypeVar("T")
 Room = Callable[[Tensor], Tensor]  # memory for a tensor like the one that is given
 
-BLOCKS = 32  # a cohort is cut into so many blocks, or into single clients if it is smaller
+BLOCKS = 32  # about as many as a cohort is cut into, so that as many workers have something to do
+LEAST = 384  # samples in a block, unless it is one of the last: of fewer, the sum takes long beside the training
+LAST = 4  # a block has no more than this part of what is left, so that all workers end at the same time
 
 
-def blocks(cohort: Sequence[T]) -> list[Sequence[T]]:
+def blocks(cohort: Sequence[int], samples: Sequence[int]) -> list[list[int]]:
     """The pieces of a cohort that one worker sums on its own: a function of the cohort, not of the workers."""
-    each, more = divmod(len(cohort), BLOCKS)
-    sizes = [each + 1] * more + [each] * (BLOCKS - more if each else 0)  # the larger ones first, as with clients
-    return [cohort[end - size : end] for size, end in zip(sizes, accumulate(sizes), strict=True)]
+    left = sum(samples[c] for c in cohort)
+    usual = max(left / BLOCKS, LEAST)
+    cut: list[list[int]] = []
+    room = 0.0
+    for client in cohort:
+        if samples[client] > room:
+            cut.append([])
+            room = min(usual, left / LAST)
+        cut[-1].append(client)
+        room -= samples[client]
+        left -= samples[client]
+    return cut
 
 
 @dataclass

@@ -173,10 +173,10 @@ class RunDir:
         path = self.path / name
         new = not path.exists()
         with writing(path), path.open("a", newline="") as file:
-            writer = csv.DictWriter(file, columns, lineterminator="\n")
+            writer = csv.writer(file, lineterminator="\n")
             if new:
-                writer.writeheader()
-            writer.writerows(rows)
+                writer.writerow(columns)
+            writer.writerows([row.get(column) for column in columns] for row in rows)
 
     def rows(self, name: str) -> Iterator[dict[str, str]]:
         """The rows of a CSV file, one by one: a long run has more than one wants to hold."""

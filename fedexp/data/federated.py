@@ -50,10 +50,11 @@ class Batches:
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         for index, rows in islice(enumerate(self._rows()), self.begin, self.end):
-            x = self.data.x[rows]
+            batch = self.data.select(rows)
+            x = batch.x
             if self.augment is not None:
                 x = self.augment(x, torch.Generator(x.device).manual_seed(derive(self.seed, "augment", index)))
-            yield x, self.data.y[rows]
+            yield x, batch.y
 
     def _rows(self) -> Iterator[Tensor]:
         order = torch.Generator().manual_seed(self.seed)

@@ -33,7 +33,7 @@ class Samples:
 
     def select(self, index: Tensor) -> Samples:
         """Returns the samples at ``index``, copied."""
-        return Samples(self.x[index], self.y[index])
+        return Samples(self.x.index_select(0, index), self.y.index_select(0, index))
 
 
 @dataclass(frozen=True)

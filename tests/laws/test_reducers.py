@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,7 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedexp.reduce import BLOCKS, Fold, Mean, blocks, is_finite
+from fedexp.reduce import BLOCKS, LAST, LEAST, Fold, Mean, blocks, is_finite
 from fedexp.server import cohort_weights
 from fedexp.state import add, digest, scale, zeros_like
 from tests.laws.strategies import small, uploads
@@ -35,14 +35,29 @@ def floats(tree):
     return {k: v for k, v in tree.items() if v.is_floating_point()}
 
 
-@given(st.integers(1, 3000))
-def test_blocks_are_a_cut_of_the_cohort_that_depends_on_its_size_alone(n):
-    cut = blocks(range(n))
-    assert [c for block in cut for c in block] == list(range(n))
-    sizes = [len(block) for block in cut]
-    assert len(cut) == min(n, BLOCKS)
-    assert sizes == sorted(sizes, reverse=True)
-    assert sizes[0] - sizes[-1] <= 1
+@given(st.lists(st.integers(1, 5000), min_size=1, max_size=400))
+def test_blocks_are_a_cut_of_the_cohort(samples):
+    cohort = sorted(range(len(samples)), key=lambda c: -samples[c])
+    cut = blocks(cohort, samples)
+    assert [c for block in cut for c in block] == cohort
+    usual = max(sum(samples) / BLOCKS, LEAST)
+    left = sum(samples)
+    for block, following in zip_longest(cut, cut[1:]):
+        size, most = sum(samples[c] for c in block), min(usual, left / LAST)
+        assert len(block) == 1 or size <= most
+        assert following is None or size + samples[following[0]] > most  # it could not take one more
+        left -= size
+
+
+@pytest.mark.parametrize("workers", [1, 2, 4, 8, 16])
+@pytest.mark.parametrize(("clients", "each"), [(10, 480), (100, 48), (100, 480), (1000, 48), (1000, 480)])
+def test_workers_end_at_the_same_time(workers, clients, each):
+    """Handing blocks to whoever is free takes little longer than an even split of the clients, to a client."""
+    ends = [0] * workers
+    for block in blocks(range(clients), [each] * clients):
+        ends[ends.index(min(ends))] += len(block)
+    even = -(-clients // workers)
+    assert max(ends) <= max(1.25 * even, even + 2)
 
 
 @given(uploads(), st.data())
