@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 Tell = Callable[[str], None]
-CALIBRATION = 3  # rounds of each raw setting, of which the fastest counts
+CALIBRATION = 4  # rounds of each raw setting, of which the fastest counts; then the better half plays on
 EXECUTORS: Mapping[str, tuple[str, ...]] = {
     "serial": ("executor=serial",),
     "processes": ("executor=processes", f"executor.workers={usage.cores()}", "executor.threads=1"),
@@ -90,10 +90,12 @@ def limit(workload: Workload, folder: Path, stack: ExitStack, tell: Tell) -> tup
         ends = {name: trying.enter_context(ExitStack()) for name in contestants}
         for name, contestant in contestants.items():
             opened([contestant], ends[name], tell)
-        for name in [*contestants] * CALIBRATION:
-            tell(f"trying raw {name}")
-            contestants[name].lap()
-        trial = {name: min(lap.wall for lap in c.laps) for name, c in contestants.items()}
-        best = min(trial, key=lambda name: trial[name])
-        stack.push(ends[best].pop_all())
-    return contestants[best], trial
+        names = list(contestants)
+        for _ in range(2):
+            for name in names * CALIBRATION:
+                tell(f"trying raw {name}")
+                contestants[name].lap()
+            trial = {name: min(lap.wall for lap in c.laps) for name, c in contestants.items()}
+            names = sorted(names, key=lambda name: trial[name])[: max(len(names) // 2, 1)]
+        stack.push(ends[names[0]].pop_all())
+    return contestants[names[0]], trial
