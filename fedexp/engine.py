@@ -20,7 +20,7 @@ from fedexp.display import Display
 from fedexp.errors import CheckpointError
 from fedexp.evaluate import Score, Stretches, aggregation, personalization, pooled
 from fedexp.execute.base import Executor
-from fedexp.execute.task import Task, Test, TestServer, Train, Visit, complete
+from fedexp.execute.task import Measure, MeasureServer, Task, Train, Visit, complete
 from fedexp.ledger import Ledger
 from fedexp.protocol import Protocol
 from fedexp.reduce import Fold, blocks
@@ -181,7 +181,7 @@ class Engine:
 
     def test_clients(self, clients: Sequence[int]) -> dict[int, Score | None]:
         """Tests clients' personal models as they stand."""
-        return {c: r.after for c, r in self._ask(Test, clients).items()}
+        return {c: r.after for c, r in self._ask(Measure, clients).items()}
 
     def _ask(self, kind: type[Task], clients: Sequence[int]) -> dict[int, Result]:
         jobs = (Job(self.saved.state.round, c, *self._own(c)) for c in clients)
@@ -199,7 +199,7 @@ class Engine:
         """Tests the server's model on the global test set, which is divided among the workers."""
         state = self.saved.state
         spans = self.tests(self.executor.workers)
-        tasks = (TestServer(i, span=span) for i, span in enumerate(spans))
+        tasks = (MeasureServer(i, span=span) for i, span in enumerate(spans))
         answers = complete(self.executor.map(tasks, {"model": state.model, **state.slots}), len(spans))
         return pooled(score for answer in answers for score in answer.scores)
 

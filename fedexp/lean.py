@@ -16,7 +16,7 @@ NAMES = {
     "torchmetrics": ("Metric", "MetricCollection"),
     "torchmetrics.utilities": (),
     "torchmetrics.utilities.imports": (),
-    "torch._dynamo": ("OptimizedModule",),
+    "torch._dynamo": ("OptimizedModule", "disable"),
 }
 
 
@@ -26,7 +26,7 @@ def import_lightning() -> None:
         return
     import torch  # noqa: F401 - before its compiler gets a placeholder
 
-    stand_ins = {name: _placeholder(name, classes) for name, classes in NAMES.items() if name not in sys.modules}
+    stand_ins = {name: _placeholder(name, names) for name, names in NAMES.items() if name not in sys.modules}
     sys.modules.update(stand_ins)
     try:
         import lightning  # noqa: F401
@@ -35,13 +35,13 @@ def import_lightning() -> None:
             del sys.modules[name]
 
 
-def _placeholder(name: str, classes: tuple[str, ...]) -> ModuleType:
+def _placeholder(name: str, names: tuple[str, ...]) -> ModuleType:
+    """A module with empty classes, and decorators that change nothing."""
     module = ModuleType(name)
     module.__spec__ = ModuleSpec(name, None, is_package=True)
     module.__path__ = []
-    for each in classes:
-        setattr(module, each, type(each, (), {}))
-    module.disable = _unchanged  # type: ignore[attr-defined] # what torch.compiler.disable calls
+    for each in names:
+        setattr(module, each, type(each, (), {}) if each[0].isupper() else _unchanged)
     return module
 
 

@@ -184,8 +184,8 @@ class Pool(ABC, Generic[H]):
         """
 
     @abstractmethod
-    def wait(self) -> Sequence[H]:
-        """The workers of which there is something to ``take``, as soon as there is one."""
+    def wait(self, *, patient: bool = True) -> Sequence[H]:
+        """The workers of which there is something to ``take``: as soon as there is one, or right now, if any."""
 
     def rehire(self, hand: H) -> str:
         """Puts another worker in the place of one that is gone; says how that one ended.
@@ -221,13 +221,14 @@ class _Turn(Generic[H]):
         for hand in list(self._pool.hands):
             self._greet(hand)
         while self._deal() or self._due:
-            for hand in self._pool.wait():
+            ready = bool(self._due) and self._due[0] in self._arrived
+            for hand in self._pool.wait(patient=not ready):
                 self._receive(hand)
-                self._deal()  # before we add up
-                while self._due and self._due[0] in self._arrived:
-                    whose, first = self._arrived.pop(self._due.popleft())
-                    yield first.open()
-                    whose.release(first)
+            if ready:
+                self._deal()  # before we add up: a worker shall not wait for that
+                whose, first = self._arrived.pop(self._due.popleft())
+                yield first.open()
+                whose.release(first)
 
     def _receive(self, hand: H) -> None:
         if hand is not self._pool.hands[hand.number]:  # replaced meanwhile

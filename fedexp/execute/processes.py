@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import select
 import socket
 import subprocess
 import sys
 import time
 from contextlib import suppress
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle, send_handle
 from pathlib import Path
 from typing import Any
@@ -206,7 +207,12 @@ class ProcessExecutor(Pool[Process]):
         """Sends the arena, if it is a new one."""
         hand.send("broadcast", self._parcel, self._arena)
 
-    def wait(self) -> list[Process]:
+    def wait(self, *, patient: bool = True) -> list[Process]:
         """The workers that have answered or ended."""
-        busy = {h.channel.connection: h for h in self.hands if h.tasks}
-        return [busy[connection] for connection in wait(list(busy))] if busy else []  # type: ignore[index]
+        busy = {h.channel.connection.fileno(): h for h in self.hands if h.tasks}
+        if not busy:
+            return []
+        poll = select.poll()
+        for fd in busy:
+            poll.register(fd, select.POLLIN)
+        return [busy[fd] for fd, _ in poll.poll(None if patient else 0)]

@@ -191,13 +191,16 @@ class RayExecutor(Pool[RayHand]):
         actor = ray.remote(Actor).options(scheduling_strategy="SPREAD", **self._options)
         return RayHand(number, actor.remote(self._threads), self)
 
-    def wait(self) -> list[RayHand]:
+    def wait(self, *, patient: bool = True) -> list[RayHand]:
         """The worker that has answered, is lost or is there now."""
         import ray
 
         asked = {ref: hand for hand in self.hands for ref in hand.asked.values()}
-        done, _ = ray.wait(list(asked), timeout=None if any(h.ready for h in self.hands) else PATIENCE)
-        if not done:
+        if not asked:
+            return []
+        timeout = (None if any(h.ready for h in self.hands) else PATIENCE) if patient else 0
+        done, _ = ray.wait(list(asked), timeout=timeout)
+        if not done and patient:
             self._say(f"waiting for Ray to start a worker with {self._each}")
         return [asked[ref] for ref in done]
 

@@ -1,4 +1,4 @@
-"""Objects whose tensors lie in memory that several processes see: written once, read in place, never pickled."""
+"""Objects whose tensors and arrays lie in memory that several processes see: written once, never pickled."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Collection
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -111,11 +112,15 @@ class Parcel(pickle.Pickler):
             self._file.truncate()
             self.clear_memo()
 
-    def persistent_id(self, value: Any) -> Place | None:
-        """Where a tensor will lie; everything else is pickled as usual."""
-        if type(value) is not Tensor:
-            return None
-        value = dense(value.detach() if value.requires_grad else value)
+    def persistent_id(self, value: Any) -> tuple[type, Place] | None:
+        """What a tensor or an array of numbers is and where it will lie; everything else is pickled as usual."""
+        if type(value) is Tensor:
+            return Tensor, self._place(dense(value.detach() if value.requires_grad else value))
+        if type(value) is np.ndarray and value.dtype.kind in "biufc":
+            return np.ndarray, self._place(torch.from_numpy(np.array(value, order="C")))
+        return None
+
+    def _place(self, value: Tensor) -> Place:
         place = self._room.place_of(value)
         if place is None:
             place = (self.size, value.dtype, value.shape, value.stride())
@@ -138,9 +143,11 @@ class _Opener(pickle.Unpickler):
         super().__init__(io.BytesIO(data))
         self._memory, self._copy = memory, copy
 
-    def persistent_load(self, place: Place) -> Tensor:
+    def persistent_load(self, pid: tuple[type, Place]) -> Tensor | np.ndarray[Any, Any]:
+        kind, place = pid
         tensor = self._memory.at(place)
-        return tensor.clone() if self._copy else tensor
+        tensor = tensor.clone() if self._copy else tensor
+        return tensor if kind is Tensor else tensor.numpy()
 
 
 def opened(part: bytes, memory: Memory, *, copy: bool = False) -> Any:

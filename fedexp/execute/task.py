@@ -63,20 +63,16 @@ class Visit(Task):
         return Answer(self.index, worker.visit(self.jobs))
 
 
-class Test(Task):
+class Measure(Task):
     """A test of some clients' personal models as they stand."""
-
-    __test__ = False  # for pytest
 
     def by(self, worker: Worker, broadcast: Message) -> Answer:  # noqa: ARG002
         return Answer(self.index, worker.test(self.jobs))
 
 
 @dataclass(frozen=True)
-class TestServer(Task):
+class MeasureServer(Task):
     """A test of the server's model on a stretch of the global test set, one score for each batch."""
-
-    __test__ = False
 
     span: tuple[int, int] = (0, 0)
 

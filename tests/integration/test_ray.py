@@ -95,12 +95,12 @@ class Disturbed:
         self._executor.wait = self._wait
         return self._executor.map(tasks, broadcast)
 
-    def _wait(self):
+    def _wait(self, *, patient=True):
         if self._victim.tasks and not self.struck:
             self.struck = True
             del self._executor.wait
             self._strike(self._victim.seat.process)
-        return self._executor.wait()
+        return self._executor.wait(patient=patient)
 
 
 def algorithm(name: str):

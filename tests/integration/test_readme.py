@@ -5,8 +5,12 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import socket
 import subprocess
 import sys
+import tempfile
+from contextlib import ExitStack, closing
+from itertools import takewhile
 from pathlib import Path
 
 import pytest
@@ -18,6 +22,7 @@ from tests.conftest import SMALL
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
 PYTHON = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+ON_A_CLUSTER = re.findall(r"^ray start [^#\n]*|^python -m fedexp executor=ray .*", README, re.MULTILINE)
 
 
 def run(arguments: list[str], cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -29,7 +34,8 @@ def commands() -> list[str]:
     blocks = re.findall(r"```bash\n(.*?)```", README, re.DOTALL)
     table = re.findall(r"`(python -m fedexp[^`]*)`", README)
     lines = [line for block in blocks for line in block.splitlines()]
-    return [c for c in dict.fromkeys([*lines, *table]) if re.match(r"python -m fedexp( |$)", c)]
+    known = dict.fromkeys([*lines, *table])
+    return [c for c in known if re.match(r"python -m fedexp( |$)", c) and c not in ON_A_CLUSTER]
 
 
 def test_readme_shows_the_commands_we_know():
@@ -43,8 +49,6 @@ def test_command_of_the_readme(command, tmp_path):
     _, *arguments = shlex.split(command)
     if "algo=fedprox" in arguments:
         pytest.skip("the README's example of a method that is to be added")
-    if "executor.address=auto" in arguments:
-        pytest.skip("needs a cluster; test_ray.py starts one")
     short = [] if "--help" in arguments else ["rounds=1", "evaluate.all_clients=false"]
     if "-m" in arguments[2:]:
         arguments = [a.replace("0.1,0.5,0.9", "0.1,0.9").replace("seed=0,1,2", "seed=0,1") for a in arguments]
@@ -58,6 +62,37 @@ def test_command_of_the_readme(command, tmp_path):
         return
     assert done.returncode == 0, done.stderr
     assert "Warning" not in done.stdout + done.stderr
+
+
+def test_commands_of_the_readme_for_two_machines(tmp_path):
+    """Both of them this one: a node each, that ends with us, in a folder of its own, whose name has to be short."""
+    pytest.importorskip("ray", reason="executor=ray is an extra: pip install 'fedexp[ray]'")
+    head, other, work = ON_A_CLUSTER
+    small = ["--block", "--num-cpus=1", "--object-store-memory=100000000", "--disable-usage-stats"]
+    with (
+        tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp", ignore_cleanup_errors=True) as folder,
+        closing(socket.socket()) as probe,
+        ExitStack() as stack,
+    ):
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+        probe.close()
+        environment = {**os.environ, "RAY_TMPDIR": folder, "PYTHONPATH": str(ROOT)}
+        for command in (head, other):
+            words = shlex.split(command.replace("6379", port).replace("<first machine>", "127.0.0.1"))
+            node = subprocess.Popen(
+                [*words, *small], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            )
+            stack.callback(node.wait)
+            stack.callback(node.terminate)
+            said = takewhile(lambda line: "--block" not in line, node.stdout)
+            assert "Ray runtime started." in "".join(said)
+        arguments = [*shlex.split(work)[1:], *(s for s in SMALL if not s.startswith("executor")), f"out={tmp_path}"]
+        done = subprocess.run(
+            [sys.executable, *arguments], env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=120
+        )
+    assert done.returncode == 0, done.stderr
+    assert "on 2 machines" in done.stdout
 
 
 @pytest.mark.parametrize("command", ["list", "show partition=dirichlet png=map.png"])

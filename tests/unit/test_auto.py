@@ -9,7 +9,7 @@ import pytest
 from fedexp.client import Job
 from fedexp.execute import auto
 from fedexp.execute.auto import AutoExecutor
-from fedexp.execute.task import Answer, Test, Train
+from fedexp.execute.task import Answer, Measure, Train
 
 
 class Clock:
@@ -126,7 +126,7 @@ def test_near_the_end_it_does_not_begin(run):
 
 def test_tests_of_the_server_are_no_measure(run):
     got = run(seconds=0.001, rounds=50)
-    got.executor._learn(Test(0, ()), 1e6)
+    got.executor._learn(Measure(0, ()), 1e6)
     assert got.executor.workers == 1
 
 
