@@ -1,7 +1,8 @@
-"""``python -m fedexp.bench startup``: seconds from the command to the end of its first round."""
+"""``python -m fedexp.bench startup``: seconds from the command to its first round."""
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import tempfile
@@ -50,22 +51,24 @@ def _seconds(name: str, folder: Path, rounds: int) -> dict[str, list[float]]:
     overrides = workload.overrides(folder)
     raw.Task.of(build(composed(overrides))).save(folder)
     setting = raw.Setting(1, 1)
-    found: dict[str, list[float]] = {"first round, raw": [], "first round": [], "end of a run of one round": []}
+    found: dict[str, list[float]] = {
+        name: [] for name in ("end of round 1, raw", "begin of round 1", "end of round 1", "end of a run of one round")
+    }
     for turn in range(rounds + 1):
         with ExitStack() as stack:
             started = time.perf_counter()
             stack.enter_context(Contestant("raw", raw.play, (folder, workload, setting))).lap()
             by_hand = time.perf_counter() - started
         turned = [*overrides, "executor=serial", "rounds=1", f"name=turn{turn}"]
-        first, end = launch(turned, folder / "runs" / f"turn{turn}")
+        times = launch(turned, folder / "runs" / f"turn{turn}")
         if turn:  # the first of all finds cold files
-            for values, value in zip(found.values(), (by_hand, first, end), strict=True):
+            for values, value in zip(found.values(), (by_hand, *times), strict=True):
                 values.append(value)
     return found
 
 
-def launch(overrides: Sequence[str], folder: Path) -> tuple[float, float]:
-    """Runs the command; returns when its first record was there and when it ended, in seconds from its start."""
+def launch(overrides: Sequence[str], folder: Path) -> tuple[float, float, float]:
+    """Runs the command; returns when its first round began and was recorded, and its end, in seconds from its start."""
     started = time.perf_counter()
     first: float | None = None
     command = [sys.executable, "-m", "fedexp", *overrides]
@@ -76,6 +79,9 @@ def launch(overrides: Sequence[str], folder: Path) -> tuple[float, float]:
             time.sleep(POLL)
         end = time.perf_counter() - started
         said = process.stdout.read() if process.stdout else ""
-    if process.returncode or not any(folder.glob("*/metrics.jsonl")):
+    metrics = next(folder.glob("*/metrics.jsonl"), None)
+    if process.returncode or metrics is None:
         raise FedexpError(f"`{' '.join(command)}` failed in {Path.cwd()}:\n{said}")
-    return end if first is None else first, end
+    first = end if first is None else first
+    record = json.loads(metrics.read_text().splitlines()[0])
+    return first - record["seconds"]["elapsed"], first, end

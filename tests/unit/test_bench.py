@@ -18,6 +18,7 @@ from fedexp.bench.ours import Gate, Stop
 from fedexp.bench.ratios import Spread, to_neighbours
 from fedexp.bench.raw import Crew, Setting, Shuffle, Task
 from fedexp.bench.report import lines
+from fedexp.bench.startup import launch
 from fedexp.bench.workload import WORKLOADS
 from fedexp.build import build
 from fedexp.config import composed, run_path
@@ -251,3 +252,13 @@ def test_command_prints_ratios_and_writes_them(tmp_path, monkeypatch, capsys):
     assert ours["ratio"]["median"] == pytest.approx(np.median(ours["ratios"]))
     assert ours["seconds"].keys() >= {"train", "evaluate", "aggregate", "write", "other"}
     assert list(tmp_path.iterdir()) == [out]
+
+
+# ---------------------------------------------------------------- start
+def test_a_launch_is_timed_from_the_command_to_its_rounds_and_end(tmp_path):
+    W0.deal(tmp_path)
+    overrides = [*W0.overrides(tmp_path), "executor=serial", "rounds=1", "name=turn"]
+    begin, first, end = launch(overrides, tmp_path / "runs" / "turn")
+    assert 0.1 < begin < first <= end
+    with pytest.raises(FedexpError, match="failed in"):
+        launch([*overrides, "optim.lr=fast"], tmp_path / "runs" / "turn")
