@@ -14,7 +14,7 @@ import torch
 
 from fedexp.errors import ClientError, FedexpError
 from fedexp.execute.base import Say
-from fedexp.execute.shared import Arena, Memory, Parcel, Room, opened
+from fedexp.execute.shared import Arena, Memory, Parcel, Part, Room, opened
 from fedexp.execute.task import Answer, Task
 from fedexp.resources import keep_freed_memory
 from fedexp.state import Message
@@ -56,7 +56,7 @@ def _sendable(error: Exception) -> Exception:
 
 
 # ---------------------------------------------------------------- in the main process
-Reply = tuple[float | Exception, Sequence[bytes], Memory]  # what ``answered`` sent, and where its tensors lie
+Reply = tuple[float | Exception, Sequence[Part], Memory]  # what ``answered`` sent, and where its tensors lie
 
 
 @dataclass(eq=False)
@@ -66,7 +66,7 @@ class Arrival:
     index: int
     lane: str
     transfer: float
-    parts: Sequence[bytes]
+    parts: Sequence[Part]
     memory: Memory
     settled: Answer | None = None
 

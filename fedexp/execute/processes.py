@@ -16,7 +16,7 @@ from typing import Any
 
 from fedexp.execute.base import Blueprint, Say, quiet
 from fedexp.execute.pool import Gone, Hand, Pool, Reply, answered
-from fedexp.execute.shared import Arena, Parcel, opened
+from fedexp.execute.shared import Arena, Parcel, Part, opened
 from fedexp.execute.task import Task
 from fedexp.resources import cores
 from fedexp.state import Message
@@ -42,7 +42,7 @@ class Channel:
             self._sent[lane] = arena
             send_handle(self.connection, arena.fd, None)
 
-    def receive(self) -> tuple[str, Any, list[bytes], Arena]:
+    def receive(self) -> tuple[str, Any, list[Part], Arena]:
         """Lane, header and parts of the next parcel, and the arena in which its tensors lie.
 
         Raises:

@@ -17,7 +17,7 @@ from fedexp.errors import ConfigError, FedexpError
 from fedexp.execute.actor import Actor, Seat
 from fedexp.execute.base import Blueprint, Say, quiet
 from fedexp.execute.pool import Gone, Hand, Pool, Reply
-from fedexp.execute.shared import Parcel, Place, opened
+from fedexp.execute.shared import Parcel, Part, Place, opened
 from fedexp.execute.task import Task
 from fedexp.resources import cores
 from fedexp.state import Message
@@ -39,7 +39,7 @@ READY = "ready"  # the lane in which a new actor says where it is
 class Crate(NamedTuple):
     """A parcel as Ray likes it: its tensors are arrays, which Ray writes once and everyone on a machine maps."""
 
-    parts: list[bytes]
+    parts: list[Part]
     pieces: dict[Place, np.ndarray[Any, np.dtype[np.uint8]]]
 
     @classmethod

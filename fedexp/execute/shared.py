@@ -16,6 +16,8 @@ from torch import Tensor
 
 ALIGN = 64
 Place = tuple[int, torch.dtype, torch.Size, tuple[int, ...]]  # offset, type, shape, strides
+Part = bytes | Place  # a pickle, or where it lies
+INLINE = 1 << 15  # bytes of a pickle that fit into a socket, so that nobody waits for its reader
 
 
 class Memory(Protocol):
@@ -96,7 +98,7 @@ def _identity(tensor: Tensor) -> tuple[Any, ...]:
 
 
 class Parcel(pickle.Pickler):
-    """An object taken apart: what is small as bytes, and tensors with the place that each has or will have."""
+    """An object taken apart: a pickle without tensors, and these with the place that each has or will have."""
 
     def __init__(self, *parts: Any, room: Room | None = None) -> None:
         self._file = io.BytesIO()
@@ -104,10 +106,12 @@ class Parcel(pickle.Pickler):
         self._room = room or Room()
         self.tensors: list[tuple[Tensor, Place]] = []
         self.size = self._room.used
-        self.parts: list[bytes] = []
+        self.parts: list[Part] = []
         for part in parts:
             self.dump(part)
-            self.parts.append(self._file.getvalue())
+            data = self._file.getvalue()
+            small = len(data) <= INLINE
+            self.parts.append(data if small else self._place(torch.frombuffer(bytearray(data), dtype=torch.uint8)))
             self._file.seek(0)
             self._file.truncate()
             self.clear_memo()
@@ -139,8 +143,8 @@ class Parcel(pickle.Pickler):
 
 
 class _Opener(pickle.Unpickler):
-    def __init__(self, data: bytes, memory: Memory, *, copy: bool) -> None:
-        super().__init__(io.BytesIO(data))
+    def __init__(self, part: Part, memory: Memory, *, copy: bool) -> None:
+        super().__init__(io.BytesIO(part if isinstance(part, bytes) else memory.at(part).numpy().data))
         self._memory, self._copy = memory, copy
 
     def persistent_load(self, pid: tuple[type, Place]) -> Tensor | np.ndarray[Any, Any]:
@@ -150,6 +154,6 @@ class _Opener(pickle.Unpickler):
         return tensor if kind is Tensor else tensor.numpy()
 
 
-def opened(part: bytes, memory: Memory, *, copy: bool = False) -> Any:
+def opened(part: Part, memory: Memory, *, copy: bool = False) -> Any:
     """A part of a parcel put together again; its tensors where they lie, or copied."""
     return _Opener(part, memory, copy=copy).load()

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import gc
 import os
+import pickle
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedexp.execute.shared import ALIGN, Arena, Parcel, Room, opened
+from fedexp.execute.shared import ALIGN, INLINE, Arena, Parcel, Room, opened
 from fedexp.network import tensors
 from fedexp.testing import tiny_net
 
@@ -78,6 +80,29 @@ def test_small_things_and_several_parts():
     same(one["a"], tree["a"])
     assert one["b"]["c"][1:] == ("text", 3, None)
     same(two[0], torch.full((2,), 7.0))
+
+
+@pytest.mark.parametrize(
+    "array", [np.arange(6).reshape(2, 3), np.arange(6.0)[::2], np.zeros((0, 2), np.int32), np.array([True, False])]
+)
+def test_arrays_of_numbers_lie_there_too(array):
+    parcel = Parcel(array)
+    assert parcel.size >= array.nbytes
+    found = there_and_back([array, array])[1]
+    assert found.dtype == array.dtype
+    assert found.tolist() == array.tolist()
+
+
+def test_other_arrays_are_pickled():
+    assert there_and_back(np.array(["a", "b"])).tolist() == ["a", "b"]
+
+
+def test_a_large_pickle_lies_there_too_and_a_small_one_is_sent():
+    """A worker is started while the one before it has not read a byte: nothing large may wait in the socket."""
+    large, small = list(range(INLINE)), "small"
+    parcel = Parcel(large, small)
+    assert len(pickle.dumps(parcel.parts)) < 1000
+    assert there_and_back(large, small) == [large, small]
 
 
 def test_a_tensor_with_a_gradient_comes_without():
