@@ -11,7 +11,7 @@ from torch import Tensor
 from fedexp.algorithm import Algorithm
 from fedexp.state import Message, Reduce, Tree, snapshot
 
-Room = Callable[[Tensor], Tensor]  # memory for a tensor like the one that is given
+Allocate = Callable[[Tensor], Tensor]  # makes a tensor like the one that is given, with any content
 
 BLOCKS = 32  # about as many as a cohort is cut into, so that as many workers have something to do
 LEAST = 384  # samples in a block, unless it is one of the last: of fewer, the sum takes long beside the training
@@ -42,13 +42,13 @@ class Mean:
     total: Tree = field(default_factory=dict)
     fed: int = 0
 
-    def feed(self, tree: Tree, weight: float, room: Room = torch.empty_like) -> None:
-        """Adds one upload; the sum takes its memory from ``room``. Integer tensors are those of the first."""
+    def feed(self, tree: Tree, weight: float, allocate: Allocate = torch.empty_like) -> None:
+        """Adds one upload; the sum lies where ``allocate`` puts it. Integer tensors are those of the first."""
         factor = weight if self.reduce == "weighted" else 1.0
         if self.fed:
             self._add(tree, factor)
         else:
-            self.total = {k: room(v) for k, v in tree.items()}
+            self.total = {k: allocate(v) for k, v in tree.items()}
             for name, sum_ in self.total.items():
                 torch.mul(tree[name], factor, out=sum_) if sum_.is_floating_point() else sum_.copy_(tree[name])
         self.fed += 1
@@ -87,11 +87,11 @@ class Fold:
         how: dict[str, Reduce] = {"model": "weighted", **{n: u.reduce for n, u in algorithm.uploads.items()}}
         return cls({n: Mean(r) for n, r in how.items() if r != "keep"}, {n: {} for n in algorithm.keeps()})
 
-    def feed(self, client: int, message: Message, weight: float, room: Room = torch.empty_like) -> None:
+    def feed(self, client: int, message: Message, weight: float, allocate: Allocate = torch.empty_like) -> None:
         """Adds the uploads of one client."""
         for name, tree in message.items():
             if name in self.means:
-                self.means[name].feed(tree, weight, room)
+                self.means[name].feed(tree, weight, allocate)
             if name in self.kept:
                 self.kept[name][client] = snapshot(tree)
 

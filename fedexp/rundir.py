@@ -169,7 +169,14 @@ class RunDir:
             file.write(json.dumps(record) + "\n")
 
     def append_rows(self, name: str, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
-        """Adds rows to a CSV file, which begins with its columns."""
+        """Adds rows to a CSV file, which begins with its columns.
+
+        Raises:
+            ValueError: If a row has another column.
+        """
+        rows, known = list(rows), set(columns)
+        if unknown := [k for row in rows if not row.keys() <= known for k in row.keys() - known]:
+            raise ValueError(f"{name} has no column {unknown[0]!r}")
         path = self.path / name
         new = not path.exists()
         with writing(path), path.open("a", newline="") as file:

@@ -26,7 +26,7 @@ from fedexp.loops import Loop
 from fedexp.models.split import SplitModel
 from fedexp.network import Spares, arranged, load, tensors
 from fedexp.optim import Optimizer, OptimizerFactory
-from fedexp.reduce import Fold, Room, is_finite
+from fedexp.reduce import Allocate, Fold, is_finite
 from fedexp.seeding import derive, seeded
 from fedexp.state import Message, Tree, pick, sizes, snapshot
 
@@ -75,7 +75,7 @@ class Worker:
             )
         self.data, self.algorithm, self.loop = data, algorithm, loop
         self.net = arranged(net.to(loop.device))
-        self.room: Room = torch.empty_like  # for sums; an executor may know of a better place
+        self.allocate: Allocate = torch.empty_like  # for sums; an executor may know of a better place
         self._optimizer, self._local, self._faults = optimizer, local, faults
         self._constants = to_device(algorithm.constants, loop.device)
         self._spares = Spares(self.net)
@@ -130,7 +130,7 @@ class Worker:
         for job in jobs:
             result = self._guarded(job, work)
             if result.error is None:
-                fold.feed(job.client, result.uplink, job.weight, self.room)
+                fold.feed(job.client, result.uplink, job.weight, self.allocate)
             results.append(replace(result, uplink={}))
         return tuple(results), fold
 

@@ -37,7 +37,7 @@ def answered(
 
     Sums are made in the arena, if there is one, where the parcel will be.
     """
-    worker.room = room = Room(arena)
+    worker.allocate = room = Room(arena)
     try:
         answer = task.including(broadcast).by(worker, broadcast)
     except Exception as error:

@@ -175,3 +175,10 @@ def test_a_second_process_is_refused_and_told_who_holds_the_directory(tmp_path):
 def test_the_lock_holds_inside_a_process_too(tmp_path):
     with RunDir(tmp_path), pytest.raises(FedexpError, match=f"process {os.getpid()}"), RunDir(tmp_path):
         pytest.fail("entered twice")
+
+
+def test_a_row_with_a_column_that_the_file_does_not_have_is_refused(tmp_path):
+    with RunDir(tmp_path / "run") as rundir:
+        with pytest.raises(ValueError, match=r"clients.csv has no column 'loss'"):
+            rundir.append_rows("clients.csv", COLUMNS, [{"round": 1, "loss": 2.0}])
+        assert not (rundir.path / "clients.csv").exists()
