@@ -92,10 +92,9 @@ class ClientModule(lightning.LightningModule):
         self._names = algorithm.facts.layout.trainable(phase.train)
         self._answer = Answer(algorithm, phase.name, net.classifier)
         self._loss, self._grads = (algorithm.active(phase.name, seam) for seam in ("loss", "grads"))
-        parts = (net.features, net.classifier)
-        self._frozen = [
-            p for p, name in zip(parts, ("features", "classifier"), strict=True) if self._is_frozen(p, name)
-        ]
+        parts = {"features": net.features, "classifier": net.classifier}
+        self._frozen = [part for name, part in parts.items() if self._is_frozen(part, name)]
+        self._parts = (self, net, *net.children())  # whose mode says that of all
 
     def _is_frozen(self, part: nn.Module, name: str) -> bool:
         """Whether a part has parameters, and the phase trains none of them."""
@@ -118,7 +117,7 @@ class ClientModule(lightning.LightningModule):
 
     def train(self, mode: bool = True) -> ClientModule:  # noqa: FBT001, FBT002
         """Train mode for what is trained; a frozen part stays in evaluation mode, with its running statistics."""
-        if self._frozen or any(part.training is not mode for part in (self, self.net, *self.net.children())):
+        if self._frozen or any(part.training is not mode for part in self._parts):
             super().train(mode)
         for part in self._frozen:
             part.eval()

@@ -114,7 +114,8 @@ class FabricLoop:
 
     def fit(self, module: ClientModule, batches: Batches) -> None:
         """Runs one phase."""
-        module.fabric = self._fabric
+        if module.fabric is None:
+            module.fabric = self._fabric
         module.train()
         module.configure_optimizers()
         for index, batch in enumerate(batches):

@@ -42,7 +42,7 @@ class Sgd:
 
     def settings(self, **overrides: float) -> Sgd:
         """The same optimizer with other settings."""
-        return replace(self, **overrides)  # type: ignore[arg-type]
+        return replace(self, **overrides) if overrides else self  # type: ignore[arg-type]
 
     def __call__(self, parameters: Iterable[Tensor], **overrides: float) -> Optimizer:
         """A new optimizer with empty buffers."""

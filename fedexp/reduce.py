@@ -14,8 +14,8 @@ from fedexp.state import Message, Reduce, Tree, snapshot
 Allocate = Callable[[Tensor], Tensor]  # makes a tensor like the one that is given, with any content
 
 BLOCKS = 32  # about as many as a cohort is cut into, so that as many workers have something to do
-LEAST = 384  # samples in a block, unless it is one of the last: of fewer, the sum takes long beside the training
-LAST = 4  # a block has no more than this part of what is left, so that all workers end at the same time
+LEAST = 576  # samples in a block, unless it is one of the last: of fewer, the sum takes long beside the training
+LAST = 3  # a block has no more than this part of what is left, so that all workers end at the same time
 
 
 def blocks(cohort: Sequence[int], samples: Sequence[int]) -> list[list[int]]:

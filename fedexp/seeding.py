@@ -16,7 +16,7 @@ def derive(seed: int, *path: int | str) -> int:
 
     Different paths give independent streams; adding a client or a round changes no other stream.
     """
-    address = "/".join(f"{type(step).__name__}:{step}" for step in (seed, *path))
+    address = "/".join([f"{type(step).__name__}:{step}" for step in (seed, *path)])
     return int.from_bytes(hashlib.blake2b(address.encode(), digest_size=8).digest(), "little") >> 1
 
 

@@ -74,10 +74,11 @@ class Worker:
                 "Use executor=processes, limit=null, or run from the main thread."
             )
         self.data, self.algorithm, self.loop = data, algorithm, loop
-        self.net = arranged(net.to(loop.device))
+        self._device = loop.device
+        self.net = arranged(net.to(self._device))
         self.allocate: Allocate = torch.empty_like  # for sums; an executor may know of a better place
         self._optimizer, self._local, self._faults = optimizer, local, faults
-        self._constants = to_device(algorithm.constants, loop.device)
+        self._constants = to_device(algorithm.constants, self._device)
         self._spares = Spares(self.net)
         self._tester = Tester(self.net, algorithm)
         self._modules: dict[str, ClientModule] = {}  # by phase
@@ -118,7 +119,7 @@ class Worker:
 
     def test_server(self, broadcast: Message, span: tuple[int, int]) -> Iterator[Score]:
         """Tests the server's model on a stretch of the global test set, batch by batch."""
-        message = to_device(broadcast, self.loop.device)
+        message = self._moved(broadcast, self._device)
         views = self.algorithm.views(self._constants, message)
         samples = Samples(self.data.test.x[slice(*span)], self.data.test.y[slice(*span)])
         return self._tester.scores(message["model"], samples, views, None)
@@ -137,7 +138,7 @@ class Worker:
     def _guarded(self, job: Job, work: Callable[[Job], Result]) -> Result:
         """A client's work under the policy for faults: whatever goes wrong in it is the client's error."""
         try:
-            with time_limit(self._faults.seconds, _where(job)), blaming(_where(job)):
+            with time_limit(self._faults.seconds, job), blaming(job):
                 return work(job)
         except ClientError as error:
             if self._faults.policy == "raise":
@@ -155,27 +156,33 @@ class Worker:
         _check_terms(job, terms)
         uplink, new = self._finish(local)
         _check_slots(job, new)
-        seat = self._seat(seat.received, seat.message, {**seat.private, **new}, seat.info)
+        if new:
+            private = {**seat.private, **new}
+            seat = replace(seat, private=private, view=self._view(seat.message, private, seat.info))
         after, more = self._test(seat, local.last)
         testing += more
         globally = None
         if job.test_globally:
             globally, more = self._test(seat, local.last, self.data.test)
             testing += more
-        uplink, private = to_device(uplink, CPU), to_device(seat.private, CPU)
+        uplink, private = self._moved(uplink, CPU), self._moved(seat.private, CPU)
         seconds = {"train": time.perf_counter() - clock - testing, "evaluate": testing}
         return Result(job.client, uplink, private, terms, seconds, before, after, globally, sizes(uplink))
 
     def _open(self, job: Job) -> Seat:
-        device = self.loop.device
         model, private = self.algorithm.open(job.downlink, job.private)
-        message, private = to_device(job.downlink, device), to_device(private, device)
-        seat = self._seat(to_device({"": model}, device)[""], message, private, self.data.info(job.client))
-        return replace(seat, received=self.algorithm.compose(seat.received, seat.view, "start"))
+        message, private = self._moved(job.downlink, self._device), self._moved(private, self._device)
+        received = self._moved({"": model}, self._device)[""]
+        info = self.data.info(job.client)
+        view = self._view(message, private, info)
+        return Seat(self.algorithm.compose(received, view, "start"), message, private, info, view)
 
-    def _seat(self, received: Tree, message: Message, private: Private, info: Info) -> Seat:
-        views = self.algorithm.views(self._constants, message, private)
-        return Seat(received, message, private, info, View(views, info, self.algorithm.facts))
+    def _view(self, message: Message, private: Private, info: Info) -> View:
+        return View(self.algorithm.views(self._constants, message, private), info, self.algorithm.facts)
+
+    def _moved(self, trees: Message, device: torch.device) -> Message:
+        """The same trees on a device. Where all is done on the CPU, they are there."""
+        return trees if self._device == CPU else to_device(trees, device)
 
     def _test(self, seat: Seat, weights: Tree, samples: Samples | None = None) -> tuple[Score | None, float]:
         clock = time.perf_counter()
@@ -190,7 +197,7 @@ class Worker:
         ends: dict[str, Tree] = {}
         modules: list[ClientModule] = []
         for phase in self.algorithm.phases:
-            with blaming(f"{_where(job)}, phase {phase.name!r}"):
+            with blaming(job, phase):
                 modules.append(self._fit(job, phase, seat, modules))
             ends[phase.name] = self._end()
         return ends, modules
@@ -300,20 +307,25 @@ def _where(job: Job) -> str:
 _ADVICE = "Lower optim.lr, set local.clip, or look at this client's data."
 
 
-@contextmanager
-def blaming(where: str) -> Iterator[None]:
+class blaming:  # noqa: N801 - to be read as a clause; not a generator, which takes longer
     """Any exception of the block becomes a ClientError that says where, and carries the traceback."""
-    try:
-        yield
-    except ClientError:
-        raise
-    except Exception as cause:
-        said = (str(cause).splitlines() or [""])[0]
-        raise ClientError(f"{where}: {type(cause).__name__}: {said}", traceback.format_exc()) from cause
+
+    def __init__(self, job: Job, phase: Phase | None = None) -> None:
+        self._job, self._phase = job, phase
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, cause: BaseException | None, trace: object) -> None:
+        if isinstance(cause, Exception) and not isinstance(cause, ClientError):
+            where = _where(self._job) + (f", phase {self._phase.name!r}" if self._phase else "")
+            said = (str(cause).splitlines() or [""])[0]
+            traced = "".join(traceback.format_exception(cause))
+            raise ClientError(f"{where}: {type(cause).__name__}: {said}", traced) from cause
 
 
 @contextmanager
-def time_limit(seconds: float | None, where: str) -> Iterator[None]:
+def time_limit(seconds: float | None, job: Job) -> Iterator[None]:
     """Raises a ClientError in the block when it takes longer; None is no limit.
 
     And again every second, in case that one was lost: Python prints what is raised in a destructor, and goes on.
@@ -323,7 +335,7 @@ def time_limit(seconds: float | None, where: str) -> Iterator[None]:
         return
 
     def late(*_: object) -> None:
-        raise ClientError(f"{where}: not done after {seconds:g} s (limit)")
+        raise ClientError(f"{_where(job)}: not done after {seconds:g} s (limit)")
 
     before = signal.signal(signal.SIGALRM, late)
     signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)

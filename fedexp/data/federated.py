@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import islice
 
 import torch
@@ -60,13 +61,15 @@ class Batches:
         order = torch.Generator().manual_seed(self.seed)
         sizes = batch_sizes(len(self.rows), self.size)
         while True:
-            yield from torch.split(self.rows[torch.randperm(len(self.rows), generator=order)], sizes)
+            mixed = self.rows.index_select(0, torch.randperm(len(self.rows), generator=order))
+            yield from mixed.split(sizes)
 
 
-def batch_sizes(n: int, size: int) -> list[int]:
+@cache
+def batch_sizes(n: int, size: int) -> tuple[int, ...]:
     """How n samples fall into batches. A last batch of one sample joins the one before: batch norm cannot use it."""
-    sizes = [size] * (n // size) + ([n % size] if n % size else [])
-    return [*sizes[:-2], sizes[-2] + 1] if len(sizes) > 1 and sizes[-1] == 1 < size else sizes
+    sizes = (size,) * (n // size) + ((n % size,) if n % size else ())
+    return (*sizes[:-2], sizes[-2] + 1) if len(sizes) > 1 and sizes[-1] == 1 < size else sizes
 
 
 class FederatedData:

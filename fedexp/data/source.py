@@ -33,6 +33,7 @@ class Samples:
 
     def select(self, index: Tensor) -> Samples:
         """Returns the samples at ``index``, copied."""
+        index = index.to(self.y.device)
         return Samples(self.x.index_select(0, index), self.y.index_select(0, index))
 
 

@@ -52,12 +52,12 @@ def test_blocks_are_a_cut_of_the_cohort(samples):
 @pytest.mark.parametrize("workers", [1, 2, 4, 8, 16])
 @pytest.mark.parametrize(("clients", "each"), [(10, 480), (100, 48), (100, 480), (1000, 48), (1000, 480)])
 def test_workers_end_at_the_same_time(workers, clients, each):
-    """Handing blocks to whoever is free takes little longer than an even split of the clients, to a client."""
+    """Handing blocks to whoever is free takes little longer than an even split of the clients, or than one block."""
     ends = [0] * workers
     for block in blocks(range(clients), [each] * clients):
         ends[ends.index(min(ends))] += len(block)
     even = -(-clients // workers)
-    assert max(ends) <= max(1.25 * even, even + 2)
+    assert max(ends) <= max(1.25 * even, even + 2, LEAST // each)
 
 
 @given(uploads(), st.data())

@@ -385,12 +385,12 @@ def test_a_client_that_takes_too_long(loop, tmp_path):
 
 def test_the_time_is_up_again_if_the_first_word_is_lost():
     def busy():
-        with time_limit(0.05, "here"):
+        with time_limit(0.05, Job(0, 7, {}, {})):
             with suppress(ClientError):  # as Python does in a destructor
                 time.sleep(60)
             time.sleep(60)
 
-    with pytest.raises(ClientError, match="here: not done"):
+    with pytest.raises(ClientError, match="round 1, client 7: not done"):
         busy()
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
 

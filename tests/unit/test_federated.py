@@ -41,7 +41,7 @@ def drawn(begin: int, end: int, *, seed: int = 1, size: int = 4, client: int = 0
     ],
 )  # fmt: skip
 def test_sizes(n, size, sizes):
-    assert batch_sizes(n, size) == sizes
+    assert batch_sizes(n, size) == tuple(sizes)
     assert sum(batch_sizes(n, size)) == n
 
 
