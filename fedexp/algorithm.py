@@ -11,7 +11,7 @@ from fedexp.component import Component, Phase, overrides
 from fedexp.contexts import Facts, View, Views
 from fedexp.errors import PlanError
 from fedexp.seeding import torch_rng
-from fedexp.state import Init, Layout, Message, ServerState, Slot, Tree, Upload, pick
+from fedexp.state import Init, Layout, Message, ServerState, Slot, Tree, Upload
 
 PER_STEP = ("head", "logits", "loss", "grads")
 SEAMS = ("private", "plan", "start", *PER_STEP, "finish", "uplink", "weigh", "serve", "update", "view")
@@ -97,8 +97,14 @@ class Algorithm:
 
     def broadcast(self, state: ServerState) -> Message:
         """What the server sends to every client of a round."""
-        model: Message = {"model": pick(state.model, self.travelling)} if self.travelling else {}
-        return {**model, **{n: state.slots[n] for n, s in self.slots.items() if s.scope == "server" and s.down}}
+        return self.sent(state.message)
+
+    def sent(self, message: Message) -> Message:
+        """The part of the server's state that clients get to see."""
+        known = message.get("model", {})
+        model = {n: known[n] for n in self.travelling if n in known}
+        slots = (n for n, s in self.slots.items() if s.scope == "server" and s.down and n in message)
+        return {**({"model": model} if model else {}), **{n: message[n] for n in slots}}
 
     def mail(self, state: ServerState, client: int) -> Message:
         """What the server sends to one client alone."""

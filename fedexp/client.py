@@ -35,7 +35,7 @@ class Job:
 
     round: int
     client: int
-    downlink: Message  # in a task only what is for this client alone, see Task.including
+    downlink: Message  # in a task only what is for this client alone
     private: Private
     weight: float = 1.0  # of its uploads, where they are weighted
     share: float = 1.0  # of the local steps that it does; a straggler does fewer

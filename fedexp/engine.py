@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from fedexp.display import Display
 from fedexp.errors import CheckpointError
 from fedexp.evaluate import Score, Stretches, aggregation, personalization, pooled
 from fedexp.execute.base import Executor
-from fedexp.execute.task import Measure, MeasureServer, Task, Train, Visit, complete
+from fedexp.execute.task import Answer, Measure, MeasureServer, Task, Train, Visit, complete
 from fedexp.ledger import Ledger
 from fedexp.protocol import Protocol
 from fedexp.reduce import Fold, blocks
@@ -39,9 +40,23 @@ class Every:
     checkpoint: int
 
 
+@dataclass(frozen=True)
+class Played:
+    """A round that the server has been through, and that is not written down yet."""
+
+    round: int
+    results: dict[int, Result]
+    due: bool  # for evaluation
+    tests: Sequence[Task]  # of the server's model; the record waits for them
+
+
 @dataclass
 class Engine:
-    """A run: its parts, and the loop over rounds."""
+    """A run: its parts, and the loop over rounds.
+
+    A round is written down while the workers are at the next one already: the test of the server's model comes first
+    among its tasks. It counts once it is written down; an error before that undoes it.
+    """
 
     algorithm: Algorithm
     executor: Executor
@@ -60,21 +75,36 @@ class Engine:
     saved: Saved = field(init=False)
     ledger: Ledger = field(default_factory=Ledger)
     records: list[Record] = field(default_factory=list)
+    _since: float = field(default=0.0, init=False)  # when the last round was written down
 
     def run(self, card: RunCard) -> list[Record]:
         """Runs from wherever ``open`` left off to the last round; returns the records of all evaluated rounds."""
         self.tracker.start(card, self.records[:])
         try:
-            for t in range(self.saved.state.round, self.rounds):
-                self._play(t)
-                if (t + 1) % self.every.checkpoint == 0 or t + 1 == self.rounds:
-                    self._save()
+            self.play(self.rounds)
         except CheckpointError:  # another checkpoint with damaged slots would push out one that is whole
             raise
         except BaseException:
             self._save()
             raise
         return self.records
+
+    def play(self, until: int) -> None:
+        """Plays so many rounds in all, each whole or not at all."""
+        self._since = time.perf_counter()
+        self._keep()
+        try:
+            played: Played | None = None
+            for t in range(self.saved.state.round, until):
+                played = self._play(t, played)
+                if t + 1 == until or self.protocol.asks_clients:
+                    self._write_down(played, self.test_server() if played.tests else None)
+                    played = None
+        except BaseException:
+            self.saved = self._kept
+            self.saved.store.rollback()
+            self.ledger.drop()
+            raise
 
     def open(self) -> int:
         """Takes up the last checkpoint, or begins; returns the rounds already done."""
@@ -86,36 +116,35 @@ class Engine:
         self.ledger = Ledger.from_rows(self.rundir.rows("ledger.csv"))
         return self.saved.state.round
 
-    def _play(self, t: int) -> None:
-        """One round, whole or not at all."""
-        before = replace(self.saved)
-        before.store.commit()  # what is staged belongs to the rounds before
-        try:
-            self._play_through(t)
-        except BaseException:
-            self.saved = before
-            before.store.rollback()
-            raise
-
-    def _play_through(self, t: int) -> None:
-        """One round: work, advance, write down, test."""
-        self._began = time.perf_counter()
-        cohort = self.sampler(t)
-        self.display.cohort(t + 1, len(cohort))
-        results = self._exchange(t, cohort)
+    def _play(self, t: int, last: Played | None) -> Played:
+        """One round: work, advance. Meanwhile the last one is written down."""
+        results = self._exchange(t, self.sampler(t), last)
         due = (t + 1) % self.every.evaluate == 0 or t + 1 == self.rounds
-        self._write_rows(t, results)
-        if due:
-            self._evaluate(t, results)
-        self._clock({"elapsed": time.perf_counter() - self._began})
+        return Played(t, results, due, self._tests() if due and self.algorithm.global_view else ())
 
-    def _exchange(self, t: int, cohort: Sequence[int]) -> dict[int, Result]:
+    def _write_down(self, played: Played, score: Score | None) -> None:
+        """Ends a round: its rows, its record, a checkpoint if it is time."""
+        self._write_rows(played)
+        if played.due:
+            self._evaluate(played, score)
+        now = time.perf_counter()
+        self._clock({"elapsed": now - self._since})
+        self._since = now
+        self._keep()
+        if (played.round + 1) % self.every.checkpoint == 0 or played.round + 1 == self.rounds:
+            self._save()
+
+    def _keep(self) -> None:
+        """From now on this is what an error falls back on."""
+        self.saved.store.commit()
+        self._kept = replace(self.saved)
+
+    def _exchange(self, t: int, cohort: Sequence[int], last: Played | None) -> dict[int, Result]:
         """The two messages of a round. The state is changed when every client of the cohort has answered."""
         state = self.saved.state
-        self.ledger.drop_round()
         order = largest_first(cohort, self.algorithm.facts.counts)
         weights = cohort_weights(self.algorithm, self.weighting, order)
-        fold, results = self._work(t, order, weights)
+        fold, results = self._work(t, order, weights, last)
         there = [c for c in order if results[c].error is None]
         share = 1.0 if len(there) == len(order) else sum(weights[c] for c in there)
         with self.timed("aggregate"):
@@ -127,10 +156,13 @@ class Engine:
         self.saved.state = new
         return {c: results[c] for c in sorted(order)}
 
-    def _work(self, t: int, order: Sequence[int], weights: Mapping[int, float]) -> tuple[Fold, dict[int, Result]]:
+    def _work(
+        self, t: int, order: Sequence[int], weights: Mapping[int, float], last: Played | None
+    ) -> tuple[Fold, dict[int, Result]]:
         """The cohort's uploads, reduced as they come, and its results without them."""
         broadcast = self.algorithm.broadcast(self.saved.state)
         everyones = sizes(broadcast)
+        tests = last.tests if last else ()
         globally = self.protocol.tests_clients_globally(self.algorithm)
         results: dict[int, Result] = {}
 
@@ -144,9 +176,14 @@ class Engine:
             job(client)  # it gets the message, and is not heard of again
             results[client] = Result(client, error="dropped out")
         staying = blocks([c for c in order if c not in gone], self._samples)
-        tasks = (Train(i, tuple(job(c) for c in block)) for i, block in enumerate(staying))
+        tasks = chain(tests, (Train(i, tuple(job(c) for c in b)) for i, b in enumerate(staying, len(tests))))
+        message = self.saved.state.message if tests else broadcast
+        answers = complete(self.executor.map(tasks, message), len(tests) + len(staying))
+        if last:
+            self._write_down(last, self._pooled(islice(answers, len(tests))))
+        self.display.cohort(t + 1, len(order))
         fold = Fold.empty(self.algorithm)
-        for answer in complete(self.executor.map(tasks, broadcast), len(staying)):
+        for answer in answers:
             self._clock({"transfer": answer.transfer})
             with self.timed("aggregate"):
                 fold.merge(answer.fold)
@@ -195,21 +232,29 @@ class Engine:
             self._say_left_out(result)
         return {r.client: r for r in sorted(results, key=lambda r: r.client)}
 
-    def test_server(self) -> Score:
+    def test_server(self) -> Score | None:
         """Tests the server's model on the global test set, which is divided among the workers."""
-        state = self.saved.state
-        spans = self.tests(self.executor.workers)
-        tasks = (MeasureServer(i, span=span) for i, span in enumerate(spans))
-        answers = complete(self.executor.map(tasks, {"model": state.model, **state.slots}), len(spans))
-        return pooled(score for answer in answers for score in answer.scores)
+        tests = self._tests()
+        return self._pooled(complete(self.executor.map(tests, self.saved.state.message), len(tests)))
 
-    def _write_rows(self, t: int, results: dict[int, Result]) -> None:
+    def _tests(self) -> list[Task]:
+        return [MeasureServer(i, span=span) for i, span in enumerate(self.tests(self.executor.workers))]
+
+    def _pooled(self, answers: Iterable[Answer]) -> Score | None:
+        """The score of all stretches of a test; None if there were none."""
+        scores: list[Score] = []
+        for answer in answers:
+            self._clock({"transfer": answer.transfer, "evaluate": answer.seconds})
+            scores += answer.scores
+        return pooled(scores) if scores else None
+
+    def _write_rows(self, played: Played) -> None:
         with self.timed("write"):
             columns = client_columns(self.algorithm)
-            rows = [self._client_row(t, r) for r in results.values()]
+            rows = [self._client_row(played.round, r) for r in played.results.values()]
             self.rundir.append_rows("clients.csv", columns, rows)
-            self.rundir.append_rows("ledger.csv", ledgers.COLUMNS, self.ledger.close_round())
-            weights = {"round": t + 1, **fingerprints(self.saved.state.model)}
+            self.rundir.append_rows("ledger.csv", ledgers.COLUMNS, self.ledger.close_round(played.round + 1))
+            weights = {"round": played.round + 1, **fingerprints(self.saved.state.model)}
             self.rundir.append_rows("weights.csv", list(weights), [weights])
 
     def _client_row(self, t: int, result: Result) -> dict[str, Any]:
@@ -228,11 +273,10 @@ class Engine:
             row |= {"owned": result.after.owned_accuracy, "tested": result.after.n}
         return row
 
-    def _evaluate(self, t: int, results: dict[int, Result]) -> None:
-        record: Record = {"round": t + 1}
-        if self.algorithm.global_view:
-            with self.timed("evaluate"):
-                score = self.test_server()
+    def _evaluate(self, played: Played, score: Score | None) -> None:
+        record: Record = {"round": played.round + 1}
+        results = played.results
+        if score is not None:
             record["aggregation"] = aggregation(score)
             if self.protocol.keeps_best and self._is_best(score):
                 self.saved.best = dict(self.saved.state.model)
@@ -244,7 +288,7 @@ class Engine:
         record["terms"] = mean_terms([r.terms for r in results.values()])
         record["bytes"] = {"up": self.ledger.up, "down": self.ledger.down}
         record["seconds"] = {k: round(v, 3) for k, v in self.saved.seconds.items()}
-        elapsed = self.saved.seconds.get("elapsed", 0.0) + time.perf_counter() - self._began
+        elapsed = self.saved.seconds.get("elapsed", 0.0) + time.perf_counter() - self._since
         record["seconds"]["elapsed"] = round(elapsed, 3)
         self.records.append(record)
         with self.timed("write"):

@@ -11,7 +11,7 @@ COLUMNS = ("round", "client", "direction", "name", "bytes")
 
 @dataclass
 class Ledger:
-    """Totals, and the rows of the round under way."""
+    """Totals of the rounds that are closed, and the rows of those that are not."""
 
     up: int = 0
     down: int = 0
@@ -30,13 +30,14 @@ class Ledger:
         for name, size in sizes.items():
             self._rows.append(dict(zip(COLUMNS, (round_, client, direction, name, size), strict=True)))
 
-    def close_round(self) -> list[dict[str, Any]]:
-        """Adds the round to the totals and gives its rows, by client, whoever answered first."""
-        rows, self._rows = sorted(self._rows, key=lambda r: (r["client"], r["direction"])), []
+    def close_round(self, round_: int) -> list[dict[str, Any]]:
+        """Adds a round to the totals and gives its rows, by client, whoever answered first."""
+        rows = sorted((r for r in self._rows if r["round"] == round_), key=lambda r: (r["client"], r["direction"]))
+        self._rows = [r for r in self._rows if r["round"] != round_]
         self.up += sum(r["bytes"] for r in rows if r["direction"] == "up")
         self.down += sum(r["bytes"] for r in rows if r["direction"] == "down")
         return rows
 
-    def drop_round(self) -> None:
-        """Forgets a round that failed."""
+    def drop(self) -> None:
+        """Forgets rounds that failed."""
         self._rows = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -30,6 +30,7 @@ class Protocol:
     window: int = 10  # rounds of the mean ± std
     all_clients: bool = True
     keeps_best: bool = False
+    asks_clients: ClassVar[bool] = False  # for ``personal_scores``: then the next round waits for them
 
     def tests_clients_globally(self, algorithm: Algorithm) -> bool:  # noqa: ARG002
         """Whether trained clients are also tested on the global test set."""
@@ -92,6 +93,7 @@ class FedRemaProtocol(Protocol):
 
     window: int = 5
     all_clients: bool = False
+    asks_clients: ClassVar[bool] = True
 
     def personal_scores(self, engine: Engine, results: Mapping[int, Result]) -> dict[int, Score]:
         """Tests the clients that took part in the round again, with the new state."""

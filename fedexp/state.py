@@ -216,3 +216,8 @@ class ServerState:
     model: Tree
     slots: dict[str, Tree]  # "component.slot"
     mailboxes: dict[str, dict[int, Tree]]  # "component.slot" -> client id
+
+    @property
+    def message(self) -> Message:
+        """What workers are told of it: all that is not for one client alone."""
+        return {"model": self.model, **self.slots}

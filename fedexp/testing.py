@@ -137,7 +137,7 @@ class Shuffled(SerialExecutor):
         """The answers, of which that to the last task was found first."""
         todo = list(tasks)
         assert len(todo) < 2 or todo[::-1] != todo  # noqa: S101 - else the check would check nothing
-        done = [_copied(_copied(task).including(broadcast).by(self._worker, broadcast)) for task in todo[::-1]]
+        done = [_copied(_copied(task).by(self._worker, broadcast)) for task in todo[::-1]]
         return iter(done[::-1])
 
 
@@ -146,11 +146,11 @@ class Watching(SerialExecutor):
 
     def map(self, tasks: Iterable[Task], broadcast: Message) -> Iterator[Answer]:
         """The answers, one by one."""
-        for task in (t.including(broadcast) for t in tasks):
-            before = [(digest(j.downlink), digest(j.private)) for j in task.jobs]
+        for task in tasks:
+            given = [broadcast, *(m for j in task.jobs for m in (j.downlink, j.private))]
+            before = [digest(m) for m in given]
             answer = task.by(self._worker, broadcast)
-            after = [(digest(j.downlink), digest(j.private)) for j in task.jobs]
-            _demand(before == after, "a component changed what it was given")
+            _demand(before == [digest(m) for m in given], "a component changed what it was given")
             yield answer
 
 

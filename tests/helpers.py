@@ -65,7 +65,7 @@ def opened(components: Components, **options: Any) -> Iterator[Engine]:
 
 def round_of(engine: Engine) -> ServerState:
     """Plays one round and returns the state after it."""
-    engine._play(engine.saved.state.round)
+    engine.play(engine.saved.state.round + 1)
     return engine.saved.state
 
 

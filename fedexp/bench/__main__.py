@@ -55,8 +55,8 @@ def _parser(command: str) -> argparse.ArgumentParser:
         "turns with FedAvg (algos), or the way from the command to the first round (startup).",
     )  # fmt: skip
     parser.add_argument("names", nargs="*", metavar="name", help="workloads (below); of algos, methods too")
-    parser.add_argument("--rounds", type=_positive, default=10, help="rounds that count, of each (default: 10)")
-    parser.add_argument("--warmup", type=_positive, default=2, help="rounds before them (default: 2)")
+    parser.add_argument("--turns", type=_positive, default=10, help="turns that count, of each (default: 10)")
+    parser.add_argument("--warmup", type=_positive, default=2, help="turns before them (default: 2)")
     parser.add_argument("--json", type=Path, help="write all figures to this file")
     if command == "speed":
         have = ", ".join(usual())
@@ -70,16 +70,16 @@ def _measure(command: str, asked: argparse.Namespace, console: Console) -> Any:
 
         names = [n for n in asked.names if n in WORKLOADS] or ["W1", "W2"]
         methods = _known([n for n in asked.names if n not in WORKLOADS] or METHODS, [*choices_of("algo"), *WORKLOADS])
-        return algos.measure(names, methods, rounds=asked.rounds, warmup=asked.warmup, console=console)
+        return algos.measure(names, methods, turns=asked.turns, warmup=asked.warmup, console=console)
     if command == "startup":
         from fedexp.bench import startup
 
-        return startup.measure(_known(asked.names or ["W1"], list(WORKLOADS)), rounds=asked.rounds, console=console)
+        return startup.measure(_known(asked.names or ["W1"], list(WORKLOADS)), turns=asked.turns, console=console)
     from fedexp.bench import speed
 
     names = _known(asked.names or ["W1", "W2", "W3"], list(WORKLOADS))
     variants = _known(asked.variants, list(VARIANTS))
-    return speed.measure(names, variants, rounds=asked.rounds, warmup=asked.warmup, console=console)
+    return speed.measure(names, variants, turns=asked.turns, warmup=asked.warmup, console=console)
 
 
 def _scale(rest: Sequence[str]) -> int:

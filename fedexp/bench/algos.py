@@ -35,7 +35,7 @@ def alike(workload: Workload) -> Workload:
 
 
 def measure(
-    names: Sequence[str], methods: Sequence[str], *, rounds: int, warmup: int, console: Console
+    names: Sequence[str], methods: Sequence[str], *, turns: int, warmup: int, console: Console
 ) -> dict[str, Any]:
     """Times methods on workloads and prints a table for each workload."""
     from fedexp.bench import ours
@@ -54,7 +54,7 @@ def measure(
                 Contestant(m, ours.play, ([*overrides, f"algo={m}", f"name={m}"],)) for m in (BASE, *methods)
             )
             opened([base, *others], stack, status.update)
-            times = interleave(base, others, rounds, warmup=warmup, tell=status.update)
+            times = interleave(base, others, turns, warmup=warmup, row=workload.row, tell=status.update)
         lines = report.lines(base, others, times, OWN_WORK)
         found[name] = {**workload.facts, "times": times, "lines": lines}
         console.print(f"[dim]{name} runs on {found[name]['data']}[/]", highlight=False)

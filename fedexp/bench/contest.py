@@ -21,20 +21,20 @@ Player = Callable[..., None]  # takes a connection, then the arguments
 
 @dataclass(frozen=True)
 class Lap:
-    """One round of one contestant."""
+    """What a round of one contestant took; the mean, if it played several in a row."""
 
     wall: float
     cpu: float  # of the contestant's whole process tree
     others: float  # cores that somebody else kept busy meanwhile
-    memory: float  # megabytes after the round
+    memory: float  # megabytes after it
     seconds: dict[str, float]  # by kind of work, as the contestant counts them
     accuracy: float | None = None
-    steps: int | None = None
+    steps: float | None = None
 
 
 @dataclass
 class Contestant:
-    """A process that plays a round on request and is idle otherwise. Open it with ``with``."""
+    """A process that plays rounds on request and is idle otherwise. Open it with ``with``."""
 
     name: str
     player: Player
@@ -58,7 +58,7 @@ class Contestant:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         with suppress(OSError):  # it has ended already
-            self._connection.send(False)  # noqa: FBT003 - "no more rounds"
+            self._connection.send(0)
         self._process.join(PATIENCE)
         for end in (self._process.terminate, self._process.kill):
             if self._process.is_alive():
@@ -66,16 +66,21 @@ class Contestant:
                 self._process.join(PATIENCE)
         self._connection.close()
 
-    def lap(self) -> Lap:
-        """Plays one round and notes what it took."""
+    def lap(self, rounds: int = 1) -> Lap:
+        """Plays rounds and notes what one took."""
         pids = usage.family(self._pid)
         cpu, machine, started = usage.cpu_seconds(pids), usage.machine_cpu(), time.perf_counter()
-        self._connection.send(True)  # noqa: FBT003 - "one more round"
+        self._connection.send(rounds)
         answer = self._answer()
         elapsed, machine = time.perf_counter() - started, usage.machine_cpu() - machine
         pids = usage.family(self._pid)
         cpu = usage.cpu_seconds(pids) - cpu
-        lap = Lap(cpu=cpu, others=max(machine - cpu, 0.0) / elapsed, memory=usage.memory(pids), **answer)
+        steps = answer.get("steps")
+        lap = Lap(
+            wall=answer["wall"] / rounds, cpu=cpu / rounds, others=max(machine - cpu, 0.0) / elapsed,
+            memory=usage.memory(pids), seconds={k: v / rounds for k, v in answer["seconds"].items()},
+            accuracy=answer.get("accuracy"), steps=None if steps is None else steps / rounds,
+        )  # fmt: skip
         self.laps.append(lap)
         return lap
 
@@ -109,22 +114,22 @@ def _enter(player: Player, connection: Connection, arguments: tuple[Any, ...]) -
 
 
 def interleave(
-    base: Contestant, others: Sequence[Contestant], rounds: int, *, warmup: int, tell: Callable[[str], None]
+    base: Contestant, others: Sequence[Contestant], turns: int, *, warmup: int, row: int, tell: Callable[[str], None]
 ) -> list[tuple[str, float]]:
-    """Plays rounds in turns, the base before and after every other; returns who took how long, in order.
+    """Plays in turns, the base before and after every other; returns who took how long for a round, in order.
 
-    The first ``warmup`` turns are played and forgotten. Contestants are open already.
+    In each turn ``row`` rounds are played. The first ``warmup`` turns are forgotten. Contestants are open already.
     """
     for turn in range(warmup):
         for contestant in (base, *others):
             tell(f"warm-up {turn + 1}/{warmup}: {contestant.name}")
-            contestant.lap()
+            contestant.lap(row)
             contestant.laps.clear()
-    times = [(base.name, base.lap().wall)]
-    for turn in range(rounds):
+    times = [(base.name, base.lap(row).wall)]
+    for turn in range(turns):
         for contestant in others:
-            tell(f"round {turn + 1}/{rounds}: {contestant.name}")
-            times += [(c.name, c.lap().wall) for c in (contestant, base)]
+            tell(f"turn {turn + 1}/{turns}: {contestant.name}")
+            times += [(c.name, c.lap(row).wall) for c in (contestant, base)]
     return times
 
 

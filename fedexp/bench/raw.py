@@ -222,17 +222,19 @@ def _dealt(items: Sequence[int], counter: Synchronized[int]) -> Iterator[int]:
 
 
 def play(connection: Connection, folder: Path, workload: Workload, setting: Setting) -> None:
-    """A contestant's process: a round for every request, until the other end says no."""
+    """A contestant's process: as many rounds as are asked for, until the other end wants no more."""
     torch.set_num_threads(1)  # so that no pool of threads exists when processes are forked
     task = Task.load(folder)
     sampler = UniformSampler(0, workload.clients, workload.per_round / workload.clients)
     crew = Crew(task, setting, Shuffle(task.rows, workload.epochs, workload.batch_size), sampler)
     connection.send({"ready": True})
-    round_ = 0
-    while connection.recv():
+    done = 0
+    while rounds := connection.recv():
         started = time.perf_counter()
-        seconds, steps, accuracy = crew.play(round_)
+        played = [crew.play(t) for t in range(done, done + rounds)]
         wall = time.perf_counter() - started
-        connection.send({"wall": wall, "seconds": seconds, "steps": steps, "accuracy": accuracy})
-        round_ += 1
+        done += rounds
+        seconds = {kind: sum(spent[kind] for spent, _, _ in played) for kind in played[0][0]}
+        steps = sum(taken for _, taken, _ in played)
+        connection.send({"wall": wall, "seconds": seconds, "steps": steps, "accuracy": played[-1][2]})
     crew.close()

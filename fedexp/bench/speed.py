@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 Tell = Callable[[str], None]
-CALIBRATION = 4  # rounds of each raw setting, of which the fastest counts; then the better half plays on
+CALIBRATION = 4  # turns of each raw setting, of which the fastest counts; then the better half plays on
 EXECUTORS: Mapping[str, tuple[str, ...]] = {
     "serial": ("executor=serial",),
     "processes": ("executor=processes", f"executor.workers={usage.cores()}", "executor.threads=1"),
@@ -38,13 +38,13 @@ def usual() -> list[str]:
 
 
 def measure(
-    names: Sequence[str], variants: Sequence[str], *, rounds: int, warmup: int, console: Console
+    names: Sequence[str], variants: Sequence[str], *, turns: int, warmup: int, console: Console
 ) -> dict[str, Any]:
     """Times workloads one after the other and prints a table for each."""
     found: dict[str, Any] = {}
     for name in names:
         with tempfile.TemporaryDirectory(prefix="fedexp-bench-") as folder, console.status(name) as status:
-            contest = _contest(WORKLOADS[name], variants, Path(folder), rounds, warmup, _teller(name, status.update))
+            contest = _contest(WORKLOADS[name], variants, Path(folder), turns, warmup, _teller(name, status.update))
         found[name] = {**WORKLOADS[name].facts, **contest}
         calibration = ", ".join(f"{k} {v:.3f} s" for k, v in contest["raw"].items())
         console.print(f"[dim]{name} runs on {found[name]['data']}; raw: {calibration}[/]", highlight=False)
@@ -57,7 +57,7 @@ def _teller(name: str, update: Callable[[str], None]) -> Tell:
 
 
 def _contest(
-    workload: Workload, variants: Sequence[str], folder: Path, rounds: int, warmup: int, tell: Tell
+    workload: Workload, variants: Sequence[str], folder: Path, turns: int, warmup: int, tell: Tell
 ) -> dict[str, Any]:
     from fedexp.bench import ours
     from fedexp.bench.raw import Task
@@ -71,7 +71,7 @@ def _contest(
     with ExitStack() as stack:
         raw, calibration = limit(workload, folder, stack, tell)
         opened(others, stack, tell)
-        times = interleave(raw, others, rounds, warmup=warmup, tell=tell)
+        times = interleave(raw, others, turns, warmup=warmup, row=workload.row, tell=tell)
     if any(lap.steps != workload.steps for lap in raw.laps):
         raise FedexpError(f"the raw loop took {raw.laps[0].steps} steps, but a round has {workload.steps}")
     lines = report.lines(raw, others, times, {})
@@ -94,7 +94,7 @@ def limit(workload: Workload, folder: Path, stack: ExitStack, tell: Tell) -> tup
         for _ in range(2):
             for name in names * CALIBRATION:
                 tell(f"trying raw {name}")
-                contestants[name].lap()
+                contestants[name].lap(workload.row)
             trial = {name: min(lap.wall for lap in c.laps) for name, c in contestants.items()}
             names = sorted(names, key=lambda name: trial[name])[: max(len(names) // 2, 1)]
         stack.push(ends[names[0]].pop_all())

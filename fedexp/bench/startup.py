@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 POLL = 0.005  # seconds between two looks at the run's directory
 
 
-def measure(names: Sequence[str], *, rounds: int, console: Console) -> dict[str, Any]:
-    """Starts fedexp and the raw loop in turns, ``rounds`` times each, and prints a table."""
+def measure(names: Sequence[str], *, turns: int, console: Console) -> dict[str, Any]:
+    """Starts fedexp and the raw loop in turns, ``turns`` times each, and prints a table."""
     found: dict[str, Any] = {}
     table = Table(box=None, pad_edge=False, header_style="dim")
     for heading in ("", "seconds to", "median", "quartiles"):
         table.add_column(heading, no_wrap=True)
     for name in names:
         with tempfile.TemporaryDirectory(prefix="fedexp-bench-") as folder, console.status(name):
-            found[name] = {**WORKLOADS[name].facts, "seconds": _seconds(name, Path(folder), rounds)}
+            found[name] = {**WORKLOADS[name].facts, "seconds": _seconds(name, Path(folder), turns)}
         for what, values in found[name]["seconds"].items():
             spread = Spread.of(values)
             table.add_row(name, what, f"{spread.median:.2f}", f"{spread.lower:.2f}–{spread.upper:.2f}")
@@ -41,7 +41,7 @@ def measure(names: Sequence[str], *, rounds: int, console: Console) -> dict[str,
     return found
 
 
-def _seconds(name: str, folder: Path, rounds: int) -> dict[str, list[float]]:
+def _seconds(name: str, folder: Path, turns: int) -> dict[str, list[float]]:
     from fedexp.bench import raw
     from fedexp.build import build
     from fedexp.config import composed
@@ -54,7 +54,7 @@ def _seconds(name: str, folder: Path, rounds: int) -> dict[str, list[float]]:
     found: dict[str, list[float]] = {
         name: [] for name in ("end of round 1, raw", "begin of round 1", "end of round 1", "end of a run of one round")
     }
-    for turn in range(rounds + 1):
+    for turn in range(turns + 1):
         with ExitStack() as stack:
             started = time.perf_counter()
             stack.enter_context(Contestant("raw", raw.play, (folder, workload, setting))).lap()

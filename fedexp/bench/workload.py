@@ -31,6 +31,7 @@ class Workload:
         epochs: Passes over a client's samples in a round.
         batch_size: Samples of a step.
         images: Training and test images per class.
+        row: Rounds that are played in a row before it is somebody else's turn.
         real: Whether the images are Fashion-MNIST, where it is to be had; otherwise they are generated.
     """
 
@@ -43,6 +44,7 @@ class Workload:
     epochs: int
     batch_size: int = 64
     images: tuple[int, int] = (6000, 1000)
+    row: int = 1
     real: bool = True
 
     @property
@@ -91,7 +93,7 @@ WORKLOADS: Mapping[str, Workload] = {
     "W0": Workload(
         title="a trial of the benchmark itself: tiny images, tiny perceptron", size=8,
         model=("model=mlpnet", "model.hidden=[16,16]", "model.bias=true"), clients=6, samples=40, per_round=3, epochs=2,
-        batch_size=16, images=(30, 10), real=False,
+        batch_size=16, images=(30, 10), row=2, real=False,
     ),
     "W1": Workload(
         title="LeNet-5, 100 clients × 480 samples, 10 a round, 5 epochs", size=32, model=LENET, clients=100,
@@ -99,10 +101,10 @@ WORKLOADS: Mapping[str, Workload] = {
     ),
     "W2": Workload(
         title="perceptron 784-512-512-10, 100 clients × 480 samples, 10 a round, 5 epochs", size=28, model=MLP,
-        clients=100, samples=480, per_round=10, epochs=5,
+        clients=100, samples=480, per_round=10, epochs=5, row=2,
     ),
     "W3": Workload(
         title="perceptron 784-512-512-10, 1,000 clients × 48 samples, 100 a round, 1 epoch", size=28, model=MLP,
-        clients=1000, samples=48, per_round=100, epochs=1,
+        clients=1000, samples=48, per_round=100, epochs=1, row=6,
     ),
 }  # fmt: skip

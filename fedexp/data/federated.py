@@ -59,10 +59,10 @@ class Batches:
 
     def _rows(self) -> Iterator[Tensor]:
         order = torch.Generator().manual_seed(self.seed)
-        sizes = batch_sizes(len(self.rows), self.size)
+        sizes = list(batch_sizes(len(self.rows), self.size))
         while True:
             mixed = self.rows.index_select(0, torch.randperm(len(self.rows), generator=order))
-            yield from mixed.split(sizes)
+            yield from torch.split(mixed, sizes)
 
 
 @cache

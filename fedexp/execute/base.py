@@ -83,7 +83,7 @@ class SerialExecutor:
 
     def map(self, tasks: Iterable[Task], broadcast: Message) -> Iterator[Answer]:
         """The answers, in order."""
-        return (task.including(broadcast).by(self._worker, broadcast) for task in tasks)
+        return (task.by(self._worker, broadcast) for task in tasks)
 
     def close(self) -> None:
         """Has nothing to let go."""

@@ -33,13 +33,13 @@ class Gone(Exception):  # noqa: N818 - not an error of the run
 def answered(
     task: Task, worker: Worker, broadcast: Message, transfer: float, arena: Arena | None = None
 ) -> tuple[float | Exception, Parcel]:
-    """The answer to a task that came without the broadcast: seconds spent on moving, and a parcel; or its error.
+    """The answer to a task: seconds spent on moving, and a parcel; or its error.
 
     Sums are made in the arena, if there is one, where the parcel will be.
     """
     worker.allocate = room = Room(arena)
     try:
-        answer = task.including(broadcast).by(worker, broadcast)
+        answer = task.by(worker, broadcast)
     except Exception as error:
         return _sendable(error), Parcel(None, None)
     started = time.perf_counter()
@@ -61,21 +61,24 @@ Reply = tuple[float | Exception, Sequence[Part], Memory]  # what ``answered`` se
 
 @dataclass(eq=False)
 class Arrival:
-    """An answer that has come: where it lies until its turn, or a copy of it."""
+    """An answer that has come: where it lies until its turn, or a copy of it; or an error, which has its turn too."""
 
     index: int
     lane: str
-    transfer: float
+    transfer: float | Exception
     parts: Sequence[Part]
     memory: Memory
     settled: Answer | None = None
 
     def settle(self) -> None:
         """Copies the answer, so that its lane is free."""
-        self.settled = self.open(copy=True)
+        if not isinstance(self.transfer, Exception):
+            self.settled = self.open(copy=True)
 
     def open(self, *, copy: bool = False) -> Answer:
         """The answer; unless copied, its sums are read where they lie."""
+        if isinstance(self.transfer, Exception):
+            raise self.transfer
         if self.settled is not None:
             return self.settled
         started = time.perf_counter()
@@ -111,14 +114,12 @@ class Hand(ABC):
         """
 
     def take(self) -> Arrival | None:
-        """The answer that has come, if it is one; or its error is raised."""
+        """The answer or error that has come, if it is one."""
         if (news := self.fetch()) is None:
             return None
         lane, (header, parts, memory) = news
         task = self.tasks.pop(lane)
         self.answered += 1
-        if isinstance(header, Exception):
-            raise header
         self.held.append(Arrival(task.index, lane, header, parts, memory))
         return self.held[-1]
 

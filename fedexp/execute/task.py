@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from fedexp.evaluate import Score
 from fedexp.reduce import Fold
@@ -29,6 +30,7 @@ class Answer:
     results: tuple[Result, ...] = ()
     fold: Fold = field(default_factory=nothing)  # of the results' uploads
     scores: tuple[Score, ...] = ()  # of the server's model
+    seconds: float = 0.0  # that they took
     transfer: float = 0.0  # seconds spent on moving it
 
 
@@ -37,37 +39,38 @@ class Task(ABC):
     """Something to be done. ``index`` is its place in the order in which answers count."""
 
     index: int
-    jobs: tuple[Job, ...] = ()
+    jobs: tuple[Job, ...] = ()  # without what everyone gets: that travels once, and not with every task
 
     @abstractmethod
     def by(self, worker: Worker, broadcast: Message) -> Answer:
-        """Lets a worker do it. ``broadcast`` is what the server sends to everyone."""
+        """Lets a worker do it. ``broadcast`` is the server's state, or the part of it that is needed."""
 
-    def including(self, broadcast: Message) -> Self:
-        """The task with jobs that have what everyone gets; it travels once, and not with every task."""
-        return replace(self, jobs=tuple(replace(j, downlink={**broadcast, **j.downlink}) for j in self.jobs))
+    def _whole(self, worker: Worker, broadcast: Message) -> tuple[Job, ...]:
+        """The jobs with what everyone gets."""
+        sent = worker.algorithm.sent(broadcast)
+        return tuple(replace(j, downlink={**sent, **j.downlink}) for j in self.jobs)
 
 
 class Train(Task):
     """A round of some clients, whose uploads are summed."""
 
-    def by(self, worker: Worker, broadcast: Message) -> Answer:  # noqa: ARG002
-        results, fold = worker.train(self.jobs)
+    def by(self, worker: Worker, broadcast: Message) -> Answer:
+        results, fold = worker.train(self._whole(worker, broadcast))
         return Answer(self.index, results, fold)
 
 
 class Visit(Task):
     """A round of some clients of which only the measurements are wanted."""
 
-    def by(self, worker: Worker, broadcast: Message) -> Answer:  # noqa: ARG002
-        return Answer(self.index, worker.visit(self.jobs))
+    def by(self, worker: Worker, broadcast: Message) -> Answer:
+        return Answer(self.index, worker.visit(self._whole(worker, broadcast)))
 
 
 class Measure(Task):
     """A test of some clients' personal models as they stand."""
 
-    def by(self, worker: Worker, broadcast: Message) -> Answer:  # noqa: ARG002
-        return Answer(self.index, worker.test(self.jobs))
+    def by(self, worker: Worker, broadcast: Message) -> Answer:
+        return Answer(self.index, worker.test(self._whole(worker, broadcast)))
 
 
 @dataclass(frozen=True)
@@ -77,7 +80,9 @@ class MeasureServer(Task):
     span: tuple[int, int] = (0, 0)
 
     def by(self, worker: Worker, broadcast: Message) -> Answer:
-        return Answer(self.index, scores=tuple(worker.test_server(broadcast, self.span)))
+        started = time.perf_counter()
+        scores = tuple(worker.test_server(broadcast, self.span))
+        return Answer(self.index, scores=scores, seconds=time.perf_counter() - started)
 
 
 def complete(answers: Iterable[Answer], count: int) -> Iterator[Answer]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import multiprocessing as mp
 import os
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,7 +13,7 @@ import torch
 from fedexp.bench import usage
 from fedexp.bench.__main__ import main
 from fedexp.bench.contest import Contestant, Lap, interleave
-from fedexp.bench.ours import Gate, Stop
+from fedexp.bench.ours import timed
 from fedexp.bench.ratios import Spread, to_neighbours
 from fedexp.bench.raw import Crew, Setting, Shuffle, Task
 from fedexp.bench.report import lines
@@ -27,7 +26,7 @@ from fedexp.errors import FedexpError
 from fedexp.rundir import RunDir
 from fedexp.sampler import UniformSampler
 from fedexp.seeding import derive
-from tests.unit.players import dies, fails, works
+from tests.unit.players import counts, dies, fails, works
 
 W0 = WORKLOADS["W0"]
 
@@ -66,8 +65,8 @@ class Told(Contestant):
         super().__init__(name, print, ())
         self._given, self._calls = iter(laps), calls
 
-    def lap(self) -> Lap:
-        self._calls.append(self.name)
+    def lap(self, rounds: int = 1) -> Lap:
+        self._calls.append(self.name + str(rounds))
         self.laps.append(next(self._given))
         return self.laps[-1]
 
@@ -76,8 +75,8 @@ def test_turns_alternate_with_the_base_and_warm_up_is_forgotten():
     calls: list[str] = []
     base = Told("raw", [lap(100.0), *(lap(2.0, memory=m) for m in (1, 5, 3, 1, 1))], calls)
     a, b = (Told(n, [lap(100.0), lap(3.0, train=2.0, write=0.5), lap(5.0, train=2.0)], calls) for n in "ab")
-    times = interleave(base, [a, b], 2, warmup=1, tell=lambda _: None)
-    assert calls == [*("raw", "a", "b"), "raw", *("a", "raw", "b", "raw") * 2]
+    times = interleave(base, [a, b], 2, warmup=1, row=3, tell=lambda _: None)
+    assert calls == [*("raw3", "a3", "b3"), "raw3", *("a3", "raw3", "b3", "raw3") * 2]
     first, second, third = lines(base, [a, b], times, {"a": "why"})
     assert (first.ratio, first.memory) == (None, 5)
     assert second.ratios == [1.5, 2.5]
@@ -87,7 +86,7 @@ def test_turns_alternate_with_the_base_and_warm_up_is_forgotten():
 
 def test_parallel_work_leaves_the_rest_of_the_cpu_seconds_as_other():
     base, other = Told("raw", [lap(1.0)] * 2, []), Told("a", [lap(3.0, cpu=5.5, train=5.0)], [])
-    times = interleave(base, [other], 1, warmup=0, tell=lambda _: None)
+    times = interleave(base, [other], 1, warmup=0, row=1, tell=lambda _: None)
     assert lines(base, [other], times, {})[1].seconds["other"] == pytest.approx(0.5)
 
 
@@ -170,29 +169,26 @@ def test_workloads_are_what_they_say(tmp_path):
 
 
 # ---------------------------------------------------------------- contestants
-def test_gate_times_whole_rounds_of_the_engine(scene, tmp_path):
-    ours, theirs = mp.Pipe()
+def test_a_turn_is_so_many_whole_rounds_of_the_engine(scene, tmp_path):
     config = {**scene, "out": str(tmp_path), "rounds": 50}
-    experiment = build(config)
-    with RunDir(run_path(config)) as rundir, Path(os.devnull).open("w") as nowhere:
-        from rich.console import Console
-
-        gate = Gate(theirs, Console(file=nowhere))
-        gate.engine = engine = experiment.engine(rundir, gate)
+    with RunDir(run_path(config)) as rundir:
+        engine = build(config).engine(rundir, SilentDisplay())
         engine.open()
-        for answer in (True, True, False):
-            ours.send(answer)
-        with pytest.raises(Stop):
-            engine.run(experiment.card(rundir))
-    assert ours.recv() == {"ready": True}
-    laps = [ours.recv(), ours.recv()]
-    assert not ours.poll()
-    assert len(engine.records) == 2
-    for report, record in zip(laps, engine.records, strict=True):
-        assert report["accuracy"] == record["aggregation"]["accuracy"]
-        assert report["wall"] >= sum(report["seconds"].values()) > 0
-    total = {k: laps[0]["seconds"][k] + laps[1]["seconds"][k] for k in ("train", "evaluate", "aggregate")}
+        turns = [timed(engine, 1), timed(engine, 2)]
+        assert len(engine.records) == len(rundir.records()) == 3
+    for turn, record in zip(turns, (engine.records[0], engine.records[2]), strict=True):
+        assert turn["accuracy"] == record["aggregation"]["accuracy"]
+        assert turn["wall"] >= sum(turn["seconds"].values()) > 0
+    total = {k: turns[0]["seconds"][k] + turns[1]["seconds"][k] for k in ("train", "evaluate", "aggregate")}
     assert total == pytest.approx({k: engine.saved.seconds[k] for k in total})
+
+
+def test_a_lap_of_several_rounds_is_their_mean():
+    with Contestant("counter", counts, ()) as counter:
+        one, four = counter.lap(), counter.lap(4)
+    assert (one.wall, one.seconds, one.steps) == (3.0, {"train": 2.0}, 7)
+    assert (four.wall, four.seconds, four.steps) == (3.0, {"train": 2.0}, 7)
+    assert four.accuracy == 0.5
 
 
 def test_contestant_that_dies_or_fails_is_named():
@@ -240,7 +236,7 @@ def test_what_is_misspelt_is_answered(arguments, hint, capsys):
 def test_command_prints_ratios_and_writes_them(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     out = tmp_path / "out.json"
-    assert main(["W0", "--rounds", "2", "--warmup", "1", "--variants", "fabric/serial", "--json", str(out)]) == 0
+    assert main(["W0", "--turns", "2", "--warmup", "1", "--variants", "fabric/serial", "--json", str(out)]) == 0
     shown = capsys.readouterr().out
     assert "generated images" in shown
     assert "fabric/serial" in shown

@@ -551,7 +551,7 @@ def test_no_checkpoint_is_made_of_damaged_slots(tmp_path, uninterrupted):
     engine.rounds = 1
     engine.run(card(engine))
     engine.rounds = 3
-    engine._play(1)
+    engine.play(2)
     folder = tmp_path / "checkpoint"
     newest = {p.name: p for p in folder.glob("client-*-000002.*")}
     client = next(c for c in engine.sampler(2) if f"client-{c:06d}-000002.safetensors" in newest)

@@ -51,7 +51,7 @@ def test_a_round_leaves_only_its_record(configured, tmp_path):
     engine.open()
     tensors = []
     for t in range(5):
-        engine._play(t)
+        engine.play(t + 1)
         engine._save()
         tensors.append(living()[1])
     assert len(set(tensors[1:])) == 1
