@@ -510,7 +510,7 @@ def test_a_run_that_stops_anywhere_in_a_round_goes_on_to_the_same_end(tmp_path, 
     engine.every = Every(1, 1 if point in SAVING else 5)  # 5: round 1 is written when round 2 has failed
     owner = {
         "_work": engine.executor._worker, "put": ClientStore, "append_rows": engine.rundir,
-        "test_server": engine, "append_record": engine.rundir, "record": engine.display,
+        "test_server": engine.executor._worker, "append_record": engine.rundir, "record": engine.display,
         "save": engine.checkpoint, "write": Shelf,
     }[point]  # fmt: skip
     original = getattr(owner, point)
@@ -550,7 +550,7 @@ def test_no_checkpoint_is_made_of_damaged_slots(tmp_path, uninterrupted):
     engine = trial({"counts": Counts()}, tmp_path, rounds=3, hold=0)
     engine.rounds = 1
     engine.run(card(engine))
-    engine.rounds = 3
+    engine.rounds, engine.every = 3, Every(1, 5)  # no checkpoint of round 2
     engine.play(2)
     folder = tmp_path / "checkpoint"
     newest = {p.name: p for p in folder.glob("client-*-000002.*")}

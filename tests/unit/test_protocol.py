@@ -171,11 +171,12 @@ def test_the_best_model_is_that_of_the_best_round(played, monkeypatch):
     planted = iter([1, 3, 7, 7, 2])
     models = []
 
-    def test_server(engine):
+    def score(engine, answers):
+        assert list(answers)
         models.append(engine.saved.state.model)
         return Score((next(planted),), (10,), 0, 0, 0.0)
 
-    monkeypatch.setattr(Engine, "test_server", test_server)
+    monkeypatch.setattr(Engine, "_pooled", score)
     engine, _ = played(*GELA, "rounds=5", "partition.test=none")
     assert digest({"": engine.saved.best}) == digest({"": models[2]})
     assert digest({"": engine.saved.best}) != digest({"": models[3]})
