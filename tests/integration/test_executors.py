@@ -80,6 +80,29 @@ def using(pool, given):
     return pool
 
 
+@dataclass(frozen=True, kw_only=True)
+class FailsFast(Component):
+    """In the second round clients fail at once, long before the server's test is over."""
+
+    during: tuple[str, ...] = ("*",)
+
+    def logits(self, z, step):
+        if step.info is None:
+            time.sleep(0.02 * len(z))  # its stretches are not equally long
+        elif step.frame.rng_path[:1] == (1,):
+            raise LookupError("planned")
+        return z
+
+
+@pytest.mark.parametrize("pool", [2], indirect=True)
+def test_a_round_is_kept_if_clients_of_the_next_fail_before_it_is_written_down(pool, tmp_path):
+    engine = trial({"fails": FailsFast()}, tmp_path, executor=partial(using, pool), fraction=1.0)
+    with pytest.raises(ClientError, match=r"round 2, client .*planned"):
+        engine.run(card(engine))
+    again = trial({}, tmp_path)
+    assert (again.saved.state.round, [r["round"] for r in again.records]) == (1, [1])
+
+
 @pytest.mark.parametrize("policy", ["raise", "skip"])
 def test_a_components_own_error_carries_its_traceback_from_a_worker(pool, policy):
     if policy == "skip":

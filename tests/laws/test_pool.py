@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -24,6 +25,14 @@ class Square(Task):
         return Answer(self.index, fold=Fold({"u": mean}, {}))
 
 
+BAD = LookupError("planned")
+
+
+@dataclass(frozen=True)
+class Bad(Square):
+    """Cannot be done."""
+
+
 class Paper(Hand):
     """Answers what it is told to answer, in lanes whose memory is used again."""
 
@@ -42,6 +51,8 @@ class Paper(Hand):
         if self.gone:
             raise Gone
         lane, task = next(iter(self.tasks.items()))  # a worker does its tasks one after another
+        if isinstance(task, Bad):
+            return lane, (BAD, [], self.arenas[lane])
         answer = task.by(None, {})
         parcel = Parcel(answer.fold.means, replace(answer, fold=replace(answer.fold, means={})))
         parcel.fill(self.arenas[lane])
@@ -101,6 +112,16 @@ def test_answers_come_in_their_order_and_as_they_were(workers, count, data):
         assert len(made) - len(got) <= 2 * workers + len(LANES) * workers + 1  # no task is made long before its turn
     assert got == made == list(range(7, 7 + count))
     assert not any(h.tasks or h.held for h in desk.hands)
+
+
+@given(st.integers(1, 5), st.integers(1, 25), st.data())
+def test_an_error_has_its_turn(workers, count, data):
+    """All answers before it come first: what they complete is not lost."""
+    bad = data.draw(st.sets(st.integers(0, count - 1), min_size=1))
+    answers = Desk(workers, data.draw).map(((Bad if i in bad else Square)(i) for i in range(count)), {})
+    assert [next(answers).index for _ in range(min(bad))] == list(range(min(bad)))
+    with pytest.raises(LookupError, match="planned"):
+        next(answers)
 
 
 def test_an_answer_that_waits_too_long_is_copied_before_its_lane_is_used_again():

@@ -1,0 +1,81 @@
+"""The order of things in a run: what workers are asked for, and when a round is written down."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import groupby
+
+import pytest
+
+from fedexp.component import Component
+from fedexp.engine import Every
+from fedexp.execute.base import SerialExecutor
+from fedexp.execute.task import Answer, Task
+from fedexp.protocol import FedRemaProtocol, Protocol
+from fedexp.state import Message, Slot, number
+from fedexp.testing import card, trial
+
+ROUND, TEST, PERSONAL = "Train", "MeasureServer", "Measure"
+
+
+class Noting(SerialExecutor):
+    """Notes the kinds of tasks of each map, and what clients receive."""
+
+    workers = 2
+
+    def __init__(self, blueprint) -> None:
+        super().__init__(blueprint)
+        self.asked: list[list[str]] = []
+        self.received: list[set[str]] = []
+
+    def map(self, tasks: Iterable[Task], broadcast: Message) -> Iterator[Answer]:
+        def noted() -> Iterator[Task]:
+            kinds: list[str] = []
+            self.asked.append(kinds)
+            for task in tasks:
+                kinds.append(type(task).__name__)
+                self.received += [set(job.downlink) for job in task._whole(self._worker, broadcast)]
+                yield task
+
+        return super().map(noted(), broadcast)
+
+    @property
+    def order(self) -> list[list[str]]:
+        """The kinds of each map, without repetition."""
+        return [[kind for kind, _ in groupby(kinds)] for kinds in self.asked]
+
+
+@pytest.mark.parametrize(
+    ("protocol", "every", "order"),
+    [
+        (Protocol(), 1, [[ROUND], [TEST, ROUND], [TEST, ROUND], [TEST, ROUND], [TEST, ROUND], [TEST]]),
+        (Protocol(), 2, [[ROUND], [ROUND], [TEST, ROUND], [ROUND], [TEST, ROUND], [TEST]]),
+        (FedRemaProtocol(), 2, [[ROUND], [ROUND], [TEST], [PERSONAL], [ROUND], [ROUND], [TEST], [PERSONAL], [ROUND],
+                                [TEST], [PERSONAL]]),
+    ],
+)  # fmt: skip
+def test_the_test_of_a_round_comes_first_among_the_tasks_of_the_next(tmp_path, protocol, every, order):
+    """Unless the protocol asks clients: that cannot wait in the middle of another round."""
+    engine = trial({}, tmp_path, rounds=5, executor=Noting)
+    engine.protocol, engine.every = protocol, Every(every, 2)
+    engine.run(card(engine))
+    assert engine.executor.order == order
+    assert [r["round"] for r in engine.records] == ([1, 2, 3, 4, 5] if every == 1 else [2, 4, 5])
+    assert {int(row["round"]) for row in engine.rundir.rows("clients.csv")} == {1, 2, 3, 4, 5}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Secret(Component):
+    """Keeps one number on the server, and sends another."""
+
+    def slots(self):
+        return Slot("kept", "server", number(1.0)), Slot("told", "server", number(2.0), down=True)
+
+
+def test_clients_receive_what_is_sent_and_nothing_else(tmp_path):
+    """Also when the server's whole state is at hand, for its test."""
+    engine = trial({"secret": Secret()}, tmp_path, rounds=3, executor=Noting)
+    engine.run(card(engine))
+    assert [TEST, ROUND] in engine.executor.order
+    assert {frozenset(names) for names in engine.executor.received} == {frozenset({"model", "secret.told"})}
