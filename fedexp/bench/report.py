@@ -57,7 +57,7 @@ def _line(contestant: Contestant, ratios: list[float], note: str) -> Line:
     kinds = dict.fromkeys(k for lap in laps for k in lap.seconds)
     seconds = {k: mean(lap.seconds.get(k, 0.0) for lap in laps) for k in kinds}
     counted = sum(seconds.values())
-    seconds["other"] = (cpu if counted > wall else wall) - counted
+    seconds["other"] = wall * (usage.cores() if counted > wall else 1) - counted  # the framework's own, and idle time
     return Line(
         name=contestant.name, wall=median(lap.wall for lap in laps), ratio=Spread.of(ratios) if ratios else None,
         ratios=ratios, cpu=cpu, seconds=seconds, memory=max(lap.memory for lap in laps),

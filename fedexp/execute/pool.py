@@ -158,6 +158,11 @@ class Pool(ABC, Generic[H]):
 
     def map(self, tasks: Iterable[Task], broadcast: Message) -> Iterator[Answer]:
         """The answers, in the order of the tasks."""
+        if any(hand.tasks for hand in self.hands):
+            raise RuntimeError(
+                "the workers are at the tasks of another map. A Protocol whose personal_scores asks clients must say "
+                "so with asks_clients."
+            )
         self.announce(broadcast)
         try:
             yield from _Turn(self, tasks).answers()

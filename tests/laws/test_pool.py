@@ -124,6 +124,17 @@ def test_an_error_has_its_turn(workers, count, data):
         next(answers)
 
 
+def test_workers_have_one_map_at_a_time():
+    desk = Desk(2, None)
+    desk.wait = lambda patient: [next(h for h in desk.hands if h.tasks)] if patient else []
+    first = desk.map(map(Square, range(9)), {})
+    next(first)
+    with pytest.raises(RuntimeError, match="asks_clients"):
+        next(desk.map(map(Square, range(9)), {}))
+    first.close()
+    assert len(list(desk.map(map(Square, range(9)), {}))) == 9
+
+
 def test_an_answer_that_waits_too_long_is_copied_before_its_lane_is_used_again():
     """Two workers: the first never answers until the second has done all the rest."""
     desk = Desk(2, None)
