@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain, islice
@@ -178,19 +178,19 @@ class Engine:
         staying = blocks([c for c in order if c not in gone], self._samples)
         tasks = chain(tests, (Train(i, tuple(job(c) for c in b)) for i, b in enumerate(staying, len(tests))))
         message = self.saved.state.message if tests else broadcast
-        answers = complete(self.executor.map(tasks, message), len(tests) + len(staying))
-        if last:
-            self._write_down(last, self._pooled(islice(answers, len(tests))))
-        self.display.cohort(t + 1, len(order))
         fold = Fold.empty(self.algorithm)
-        for answer in answers:
-            self._clock({"transfer": answer.transfer})
-            with self.timed("aggregate"):
-                fold.merge(answer.fold)
-            for result in answer.results:
-                self._note(t, result)
-                self.saved.store.put(result.client, result.private)
-                results[result.client] = replace(result, private={})  # stored, then forgotten
+        with closing(complete(self.executor.map(tasks, message), len(tests) + len(staying))) as answers:
+            if last:
+                self._write_down(last, self._pooled(islice(answers, len(tests))))
+            self.display.cohort(t + 1, len(order))
+            for answer in answers:
+                self._clock({"transfer": answer.transfer})
+                with self.timed("aggregate"):
+                    fold.merge(answer.fold)
+                for result in answer.results:
+                    self._note(t, result)
+                    self.saved.store.put(result.client, result.private)
+                    results[result.client] = replace(result, private={})  # stored, then forgotten
         return fold, results
 
     def _note(self, t: int, result: Result) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -85,7 +85,7 @@ class MeasureServer(Task):
         return Answer(self.index, scores=scores, seconds=time.perf_counter() - started)
 
 
-def complete(answers: Iterable[Answer], count: int) -> Iterator[Answer]:
+def complete(answers: Iterable[Answer], count: int) -> Generator[Answer, None, None]:
     """The same answers. That they are all there, in the order of their tasks, is what executors owe us.
 
     Raises:
