@@ -23,6 +23,8 @@ from fedexp.worker import Worker
 AHEAD = 2  # tasks that a worker has at a time: one under way, and one so that it need not wait for us
 LANES = ("a", "b", "c", "d")  # ways between us and a worker: for its tasks, and for answers that wait for their turn
 LIVES = 3  # workers that one task may cost
+STARTS = 8  # times as many starts may fail where there are other workers
+READY = "ready"  # the lane in which a new worker says that it is there; until then others do the work
 
 
 class Gone(Exception):  # noqa: N818 - not an error of the run
@@ -183,7 +185,7 @@ class Pool(ABC, Generic[H]):
 
     @abstractmethod
     def greet(self, hand: H) -> None:
-        """Tells a worker of what was announced.
+        """Tells a worker that is ready of what was announced.
 
         Raises:
             Gone: If it cannot be reached.
@@ -200,13 +202,16 @@ class Pool(ABC, Generic[H]):
             FedexpError: If workers end before they have done anything.
         """
         why = hand.end()
-        self._failed_starts = 0 if any(h.answered for h in self.hands) else self._failed_starts + 1
-        if self._failed_starts >= self.workers + LIVES:
+        self._failed_starts = 0 if hand.answered else self._failed_starts + 1
+        others = any(h.answered for h in self.hands)  # and do the work meanwhile
+        if self._failed_starts >= (self.workers + LIVES) * (STARTS if others else 1):
             raise FedexpError(
                 f"Workers end before their first task ({why}); {self.words}. executor=serial does without them."
             )
         if hand.tasks:
             self._say(f"a worker was lost ({why}); another one does its work again")
+        elif not hand.answered:
+            self._say(f"a worker ended before its first task ({why}); another one is started")
         self.hands[hand.number] = self.hire(hand.number)
         return why
 
@@ -244,7 +249,9 @@ class _Turn(Generic[H]):
         except Gone:
             self._replace(hand)
             return
-        if arrival is not None:
+        if arrival is None:
+            self._greet(hand)
+        else:
             self._arrived[arrival.index] = hand, arrival
 
     def _deal(self) -> bool:

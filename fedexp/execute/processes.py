@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from fedexp.execute.base import Blueprint, Say, quiet
-from fedexp.execute.pool import Gone, Hand, Pool, Reply, answered
+from fedexp.execute.pool import READY, Gone, Hand, Pool, Reply, answered
 from fedexp.execute.shared import Arena, Parcel, Part, opened
 from fedexp.execute.task import Task
 from fedexp.resources import cores
@@ -75,6 +75,7 @@ def serve(fd: int, number: int, threads: int) -> None:
             transfer = time.perf_counter() - started
             if lane == "blueprint":
                 worker = content.worker(threads=threads, number=number)
+                channel.send(READY, None, Parcel(None))
             elif lane == "broadcast":
                 broadcast = content
             else:
@@ -96,6 +97,7 @@ class Process(Hand):
 
     def __init__(self, number: int, process: subprocess.Popen[bytes], channel: Channel) -> None:
         super().__init__(number)
+        self.ready = False
         self.process, self.channel = process, channel
 
     def give(self, lane: str, task: Task) -> None:
@@ -113,12 +115,15 @@ class Process(Hand):
         except OSError as cause:
             raise Gone from cause
 
-    def fetch(self) -> tuple[str, Reply]:
+    def fetch(self) -> tuple[str, Reply] | None:
         """The reply that has come."""
         try:
             lane, header, parts, arena = self.channel.receive()
         except (EOFError, OSError) as cause:
             raise Gone from cause
+        if lane == READY:
+            self.ready = True
+            return None
         return lane, (header, parts, arena)
 
     def end(self) -> str:
@@ -205,11 +210,12 @@ class ProcessExecutor(Pool[Process]):
 
     def greet(self, hand: Process) -> None:
         """Sends the arena, if it is a new one."""
-        hand.send("broadcast", self._parcel, self._arena)
+        if hand.ready:
+            hand.send("broadcast", self._parcel, self._arena)
 
     def wait(self, *, patient: bool = True) -> list[Process]:
         """The workers that have answered or ended."""
-        busy = {h.channel.connection.fileno(): h for h in self.hands if h.tasks}
+        busy = {h.channel.connection.fileno(): h for h in self.hands if h.tasks or not h.ready}
         if not busy:
             return []
         poll = select.poll()

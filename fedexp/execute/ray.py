@@ -16,7 +16,7 @@ from torch import Tensor
 from fedexp.errors import ConfigError, FedexpError
 from fedexp.execute.actor import Actor, Seat
 from fedexp.execute.base import Blueprint, Say, quiet
-from fedexp.execute.pool import Gone, Hand, Pool, Reply
+from fedexp.execute.pool import READY, Gone, Hand, Pool, Reply
 from fedexp.execute.shared import Parcel, Part, Place, opened
 from fedexp.execute.task import Task
 from fedexp.resources import cores
@@ -32,7 +32,6 @@ QUIETLY = {
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # no warning about it
     "RAY_worker_niceness": "0",  # Ray's 15 starves workers where anything else runs
 }
-READY = "ready"  # the lane in which a new actor says where it is
 
 
 # ---------------------------------------------------------------- what travels

@@ -9,6 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedexp.errors import FedexpError
 from fedexp.execute.base import quiet
 from fedexp.execute.pool import AHEAD, LANES, LIVES, Gone, Hand, Pool
 from fedexp.execute.shared import Arena, Parcel
@@ -39,17 +40,22 @@ class Paper(Hand):
     def __init__(self, number: int) -> None:
         super().__init__(number)
         self.arenas = {lane: Arena(1000) for lane in LANES}
-        self.gone = False
+        self.gone = self.greeted = False
 
     def give(self, lane, task):
         if self.gone:
             raise Gone
+        assert self.ready
+        assert self.greeted
         assert len(self.tasks) <= AHEAD
         assert lane not in [arrival.lane for arrival in self.held]
 
     def fetch(self):
         if self.gone:
             raise Gone
+        if not self.ready:
+            self.ready = True
+            return None
         lane, task = next(iter(self.tasks.items()))  # a worker does its tasks one after another
         if isinstance(task, Bad):
             return lane, (BAD, [], self.arenas[lane])
@@ -70,21 +76,24 @@ class Desk(Pool[Paper]):
 
     def __init__(self, workers: int, draw) -> None:
         super().__init__(workers, 1, quiet)
-        self.hands = [self.hire(n) for n in range(workers)]
         self._draw = draw
         self.lost = 0
+        self.hands = [self.hire(n) for n in range(workers)]
 
     def hire(self, number):
-        return Paper(number)
+        hand = Paper(number)
+        hand.ready = self._draw is None or self._draw(st.booleans())
+        return hand
 
     def announce(self, broadcast): ...
 
     def greet(self, hand):
         if hand.gone:
             raise Gone
+        hand.greeted = hand.ready
 
     def wait(self, *, patient=True):
-        busy = [h for h in self.hands if h.tasks]
+        busy = [h for h in self.hands if h.tasks or not h.ready]
         if not busy or not (patient or self._draw(st.booleans())):
             assert not patient  # it would wait for ever
             return []
@@ -122,6 +131,33 @@ def test_an_error_has_its_turn(workers, count, data):
     assert [next(answers).index for _ in range(min(bad))] == list(range(min(bad)))
     with pytest.raises(LookupError, match="planned"):
         next(answers)
+
+
+class Halved(Desk):
+    """Of its two workers one is never ready: it takes for ever, or it is lost again and again."""
+
+    def __init__(self, *, lost: bool) -> None:
+        self._lost = lost
+        super().__init__(2, None)
+
+    def hire(self, number):
+        hand = Paper(number)
+        hand.ready = number == 0
+        return hand
+
+    def wait(self, *, patient=True):
+        one, other = self.hands
+        other.gone = self._lost
+        return [h for h in (one, other) if h.tasks or (self._lost and not h.ready)] if patient else []
+
+
+def test_others_do_the_work_while_a_worker_starts():
+    assert len(list(Halved(lost=False).map(map(Square, range(40)), {}))) == 40
+
+
+def test_workers_that_cannot_start_are_not_started_for_ever():
+    with pytest.raises(FedexpError, match="end before their first task"):
+        list(Halved(lost=True).map(map(Square, range(1000)), {}))
 
 
 def test_workers_have_one_map_at_a_time():
