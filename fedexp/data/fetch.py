@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import hashlib
 import shutil
-import tarfile
 import tempfile
 import threading
 import urllib.error
@@ -19,6 +18,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 
 from fedexp.data.catalog import CATALOG
 from fedexp.data.entry import Download, Entry
+from fedexp.data.formats import unpack_tar
 from fedexp.data.verify import verify
 from fedexp.errors import DataError
 
@@ -166,8 +166,7 @@ def _unpack(archive: Path, item: Download, folder: Path, wanted: set[str]) -> No
     target.parent.mkdir(parents=True, exist_ok=True)
     kind = item.urls[0].rpartition("/")[2]
     if kind.endswith(".tar.gz"):
-        with tarfile.open(archive) as tar:
-            tar.extractall(target, filter="data")
+        unpack_tar(archive, target)
     elif kind.endswith(".zip"):
         target.mkdir(exist_ok=True)
         with zipfile.ZipFile(archive) as zipped:

