@@ -103,16 +103,18 @@ def correlation(z: Tensor, y: Tensor, n_classes: int, *, form: Literal["code", "
     member = F.one_hot(y, n_classes).to(z)  # [n, C]
     n = member.sum(0)
     enough = n > 1
-    centred = z - (member.T @ z / n.clamp(min=1)[:, None])[y]
     freedom = (n - 1).clamp(min=1)
-    variance = member.T @ centred.square() / (freedom if form == "code" else n.clamp(min=1))[:, None]
-    x = centred / (variance + eps).sqrt()[y]
+    divisor = (freedom if form == "code" else n.clamp(min=1))[:, None]
+    centred = z - (member.T @ z / n.clamp(min=1)[:, None]).index_select(0, y)
+    variance = member.T @ centred.square() / divisor  # [C, d]
+    scale = (variance + eps).rsqrt()
+    x = centred * scale.index_select(0, y)
     gram = len(z) <= max(z.shape[1], GRAM)
     squares = _gram_squares(x, y, member) if gram else _covariance_squares(x, y, n_classes)
     if form == "paper":
         return (squares / freedom.square() * enough).sum() / enough.sum().clamp(min=1)
     d = z.shape[1]
-    diagonal = (member.T @ x.square()).square().sum(1)
+    diagonal = (variance * divisor * scale.square()).square().sum(1)  # of XᵀX: Σ x² by dimension
     return ((squares - diagonal) * enough).sum() / max(d * (d - 1), 1) / (n * enough).sum().clamp(min=1)
 
 
@@ -130,7 +132,7 @@ def _covariance_squares(x: Tensor, y: Tensor, n_classes: int) -> Tensor:
 
 def margin(z: Tensor, y: Tensor, prototypes: Tensor, *, known: Tensor, rivals: Tensor) -> Tensor:
     """How much closer features are to the prototypes of rival classes than to their own; zero without a pair."""
-    distances = torch.cdist(z, prototypes, compute_mode="donot_use_mm_for_euclid_dist")  # [n, C]
+    distances = torch.cdist(z, prototypes)  # [n, C]
     closer = F.relu(distances.gather(1, y[:, None]) - distances)
     member = F.one_hot(y, len(prototypes)).to(z)
     n = member.sum(0)
