@@ -71,7 +71,7 @@ def test_training_every_client_at_the_end_holds_no_models(configured, tmp_path, 
 def test_a_case_is_observed(tmp_path):
     found = observe(Case(clients=30, fraction=0.1, rounds=4, loop="fabric", store="disk"))
     assert (found["fits"], found["clients"]) == (12, 30)
-    assert 3 <= found["kept"] <= 12
+    assert found["kept"] == 30  # everybody, though fewer have taken part
     assert found["kept"] * found["slots"] < found["disk"] < 3 * found["kept"] * found["slots"]
     assert 0 < found["start"] <= found["peak"] + 1
     assert 0 < found["beside"] < found["per_client"]
@@ -81,14 +81,14 @@ def test_a_case_is_observed(tmp_path):
     ("peaks", "growth", "code"), [((100, 110, 119), 1.04, 0), ((100, 110, 121), 1.0, 1), ((100, 99, 98), 1.06, 1)]
 )
 def test_the_benchmark_ends_with_whether_memory_is_flat(tmp_path, monkeypatch, capsys, peaks, growth, code):
-    left = list(peaks)
+    left = list(zip([*peaks] * 3, [0.09] * 3 + [0.02] * 3 + [0.03] * 3, strict=True))  # a slow turn, a fast, a middling
 
     def played(case):
-        peak = left.pop(0) if case.fraction == scale.FRACTION else 100
+        peak, per_client = left.pop(0) if case.fraction == scale.FRACTION else (100, 0.02)
         return {
             "clients": case.clients, "rounds": case.rounds, "loop": case.loop, "store": case.store, "fits": 600,
-            "setup": 1.0, "marks": {100: 50.0, 500: 50.0 * growth}, "start": 90.0, "peak": peak, "per_client": 0.02,
-            "beside": 0.01, "disk": 10**6, "kept": 100, "slots": 10**5, "data": 10**6,
+            "setup": 1.0, "marks": {100: 50.0, 500: 50.0 * growth}, "start": 90.0, "peak": peak,
+            "per_client": per_client, "beside": 0.01, "disk": 10**6, "kept": 100, "slots": 10**5, "data": 10**6,
         }  # fmt: skip
 
     monkeypatch.setattr(scale, "_fresh", played)
@@ -96,3 +96,4 @@ def test_the_benchmark_ends_with_whether_memory_is_flat(tmp_path, monkeypatch, c
     assert "10,000" in capsys.readouterr().out
     found = json.loads((tmp_path / "found.json").read_text())
     assert [len(found[k]) for k in ("clients", "fits")] == [3, 2]
+    assert [r["per_client"] for r in found["clients"]] == [0.03] * 3
