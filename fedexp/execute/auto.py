@@ -31,6 +31,7 @@ class AutoExecutor:
         self._start = min(time.process_time(), 10.0)  # a worker imports what we have imported
         self._executor: Executor = SerialExecutor(blueprint, threads=threads)
         self._seconds, self._done = 0.0, 0
+        self._alone = False  # and the user knows it
 
     def use(self, blueprint: Blueprint) -> None:
         """From now on tasks are done by workers of this blueprint."""
@@ -49,6 +50,9 @@ class AutoExecutor:
             started = time.perf_counter()
             yield from self._executor.map([task], broadcast)
             self._learn(task, time.perf_counter() - started)
+        if self._executor.workers == 1 and self._done and not self._alone:  # for now: long rounds may be yet to come
+            self._alone = True
+            self._say("executor: this process alone; workers would not be worth their start")
         yield from self._executor.map(rest, broadcast)
 
     def close(self) -> None:
