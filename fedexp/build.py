@@ -152,28 +152,32 @@ def _frozen(value: Any) -> Any:
 
 # ---------------------------------------------------------------- parts
 def _out_of_range(config: Config) -> Iterator[str]:
-    cohort, local, every = config["cohort"], config["local"], config["every"]
-    positive = {
+    cohort, local, every, evaluate, executor = (
+        config[key] for key in ("cohort", "local", "every", "evaluate", "executor")
+    )
+    numbers = {
         "rounds": config["rounds"],
         "cohort.clients": cohort["clients"],
         "local.batch_size": local["batch_size"],
         "local.epochs": local["epochs"],
         "every.evaluate": every["evaluate"],
         "every.checkpoint": every["checkpoint"],
-        "evaluate.finetune_epochs": config["evaluate"]["finetune_epochs"],
+        "evaluate.finetune_epochs": evaluate["finetune_epochs"],
+        **{f"executor.{key}": executor[key] for key in ("threads", "per_device") if key in executor},
     }
-    yield from (f"{k} must be greater than 0, not {v}" for k, v in positive.items() if v <= 0)
+    yield from (f"{k} must be greater than 0, not {v}" for k, v in numbers.items() if v <= 0)
+    optional = {
+        "local.clip": local["clip"],
+        "evaluate.window": evaluate["window"],
+        "limit": config["limit"],
+        "executor.workers": executor.get("workers"),
+    }
+    yield from (f"{k} must be greater than 0 or null, not {v}" for k, v in optional.items() if v is not None and v <= 0)
     if not 0 < cohort["fraction"] <= 1:
         yield f"cohort.fraction must be in (0, 1], not {cohort['fraction']}: a cohort needs a client"
-    if (window := config["evaluate"]["window"]) is not None and window <= 0:
-        yield f"evaluate.window must be greater than 0, not {window}"
     for key, value in config["mishaps"].items():
         if not 0 <= value <= 1:
             yield f"mishaps.{key} must be between 0 and 1, not {value}"
-    if (limit := config["limit"]) is not None and limit <= 0:
-        yield f"limit must be greater than 0 or null, not {limit}"
-    if (clip := local["clip"]) is not None and clip <= 0:
-        yield f"local.clip must be greater than 0 or null, not {clip}"
 
 
 def _pool(loaded: Loaded, pool: str) -> Loaded:

@@ -10,8 +10,6 @@ import torch
 from fedexp.execute.base import Blueprint, Executor, Say, SerialExecutor, quiet
 from fedexp.execute.processes import ProcessExecutor
 from fedexp.execute.task import Answer, Task
-from fedexp.resources import cores
-from fedexp.sampler import cohort_size
 from fedexp.state import Message
 
 MARGIN = 1.5  # workers must save so many times what their start costs
@@ -65,11 +63,10 @@ class AutoExecutor:
             return
         self._seconds += seconds
         self._done += len(task.jobs)
-        facts = self._blueprint.facts
-        cohort = cohort_size(facts.n_clients, facts.fraction)
-        left = (facts.rounds - task.jobs[0].round) * cohort * self._seconds / self._done
-        workers = min(self._blueprint.places(_per_device()) or cores() // self._threads, cohort)
-        if left * (1 - 1 / max(workers, 1)) > MARGIN * self._start:
+        rounds = self._blueprint.facts.rounds - task.jobs[0].round
+        left = rounds * self._blueprint.cohort * self._seconds / self._done
+        workers = self._blueprint.crew(self._threads, _per_device())
+        if left * (1 - 1 / workers) > MARGIN * self._start:
             self._executor = ProcessExecutor(self._blueprint, workers=workers, threads=self._threads, say=self._say)
             self._say(f"executor: {workers} worker processes; one would need about {left:.0f} s more")
 

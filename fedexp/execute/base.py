@@ -17,7 +17,8 @@ from fedexp.execute.task import Answer, Task
 from fedexp.loops import Loop
 from fedexp.models.split import SplitModel
 from fedexp.optim import OptimizerFactory
-from fedexp.resources import keep_freed_memory
+from fedexp.resources import cores, keep_freed_memory
+from fedexp.sampler import cohort_size
 from fedexp.state import Message
 from fedexp.worker import RAISE, Faults, Worker
 
@@ -46,9 +47,14 @@ class Blueprint:
             self.optimizer, self.local, self.faults,
         )  # fmt: skip
 
-    def places(self, per_device: int) -> int:
-        """Workers that accelerators have room for; 0 where work is done on the CPU."""
-        return self.devices * per_device
+    @property
+    def cohort(self) -> int:
+        """Clients in a round; more workers than that would have nothing to do."""
+        return cohort_size(self.facts.n_clients, self.facts.fraction)
+
+    def crew(self, threads: int, per_device: int = 1) -> int:
+        """As many workers as this machine has room for: so many on each accelerator or, without any, one per core."""
+        return min(self.devices * per_device or max(cores() // threads, 1), self.cohort)
 
 
 Say = Callable[[str], None]  # to the user

@@ -18,7 +18,6 @@ from fedexp.execute.base import Blueprint, Say, quiet
 from fedexp.execute.pool import READY, Gone, Hand, Pool, Reply, answered
 from fedexp.execute.shared import Arena, Parcel, Part, opened
 from fedexp.execute.task import Task
-from fedexp.resources import cores
 from fedexp.state import Message
 from fedexp.stop import unheard
 
@@ -140,7 +139,8 @@ class ProcessExecutor(Pool[Process]):
 
     Args:
         blueprint: What a worker is made of.
-        workers: Worker processes; None for one per core (or ``per_device`` on each accelerator).
+        workers: Worker processes; None for one per core (or ``per_device`` on each accelerator), as far as a round has
+            clients for them.
         threads: Torch's threads in each of them.
         per_device: Workers on each accelerator, if there are any.
         say: Where a lost worker is reported.
@@ -152,7 +152,7 @@ class ProcessExecutor(Pool[Process]):
         self, blueprint: Blueprint, *, workers: int | None = None, threads: int = 1, per_device: int = 1,
         say: Say = quiet,
     ) -> None:  # fmt: skip
-        super().__init__(workers or blueprint.places(per_device) or max(cores() // threads, 1), threads, say)
+        super().__init__(workers or blueprint.crew(threads, per_device), threads, say)
         self._threads = threads
         self._arena = Arena(0)
         self.use(blueprint)

@@ -213,22 +213,14 @@ def test_workers_that_are_killed_change_no_number(pool, tmp_path):
     print(f"workers: killed {dict(killer.killed)} in {rounds} rounds")  # noqa: T201
 
 
-class Ambush(SilentDisplay):
-    """Kills a worker between two rounds, when it has nothing to do."""
-
-    def __init__(self, pool) -> None:
-        self._pool = pool
-
-    def cohort(self, round_, size):
-        if round_ == 2:
-            self._pool.hands[0].process.kill()
-            self._pool.hands[0].process.wait()
-
-
 def test_a_worker_that_dies_while_idle_takes_no_task_with_it(pool, tmp_path):
     engine = trial({}, tmp_path, fraction=1.0, executor=used(pool))
-    engine.display = Ambush(pool)
-    engine.run(card(engine))
+    for until in range(1, engine.rounds + 1):
+        engine.play(until)
+        victim = pool.hands[until % 2]
+        assert not victim.tasks
+        victim.process.kill()
+        victim.process.wait()
     assert engine.digests() == play({}, fraction=1.0).digests()
 
 

@@ -192,7 +192,8 @@ def test_everything_wrong_with_a_configuration_is_said_at_once(configured):
 
 @pytest.mark.parametrize(
     "key", ["rounds", "cohort.clients", "local.batch_size", "local.epochs", "every.evaluate", "every.checkpoint",
-            "evaluate.finetune_epochs", "evaluate.window", "cohort.fraction"],
+            "evaluate.finetune_epochs", "evaluate.window", "limit", "cohort.fraction", "executor.workers",
+            "executor.threads", "executor.per_device"],
 )  # fmt: skip
 @pytest.mark.parametrize("value", [0, -1])
 def test_every_number_that_must_be_positive(configured, key, value):

@@ -7,8 +7,9 @@ from types import SimpleNamespace
 import pytest
 
 from fedexp.client import Job
-from fedexp.execute import auto
+from fedexp.execute import auto, base
 from fedexp.execute.auto import AutoExecutor
+from fedexp.execute.base import Blueprint
 from fedexp.execute.task import Answer, Measure, Train
 
 
@@ -47,11 +48,18 @@ class Stub:
         self.closed = True
 
 
+def blueprint(*, rounds, clients, fraction, devices) -> Blueprint:
+    """One that nobody works by."""
+    facts = SimpleNamespace(n_clients=clients, fraction=fraction, rounds=rounds)
+    unused = dict.fromkeys(("net", "data", "components", "loop", "optimizer", "local"))
+    return Blueprint(**unused, facts=facts, devices=devices)
+
+
 @pytest.fixture
 def run(monkeypatch):
     """Plays rounds with so many seconds per client; returns the executor, both stubs and what was said."""
 
-    def play(*, seconds, rounds, clients=10, fraction=1.0, cores=4, start=3.0, places=0, threads=1):
+    def play(*, seconds, rounds, clients=10, fraction=1.0, cores=4, start=3.0, devices=0, threads=1):
         clock, said, made = Clock(start), [], []
 
         def serial(blueprint, **_):
@@ -65,11 +73,9 @@ def run(monkeypatch):
         monkeypatch.setattr(auto, "time", clock)
         monkeypatch.setattr(auto, "SerialExecutor", serial)
         monkeypatch.setattr(auto, "ProcessExecutor", processes)
-        monkeypatch.setattr(auto, "cores", lambda: cores)
-        facts = SimpleNamespace(n_clients=clients, fraction=fraction, rounds=rounds)
-        executor = AutoExecutor(
-            SimpleNamespace(facts=facts, places=lambda _: places), threads=threads, say=said.append
-        )  # fmt: skip
+        monkeypatch.setattr(base, "cores", lambda: cores)
+        given = blueprint(rounds=rounds, clients=clients, fraction=fraction, devices=devices)
+        executor = AutoExecutor(given, threads=threads, say=said.append)
         for t in range(rounds):
             tasks = [Train(i, (Job(t, i, {}, {}),)) for i in range(max(int(clients * fraction), 1))]
             assert sorted(a.index for a in executor.map(tasks, {})) == [task.index for task in tasks]
@@ -106,7 +112,18 @@ def test_it_switches_after_the_first_client_of_a_long_run_and_says_so(run):
 def test_not_more_workers_than_clients_in_a_round_nor_cores(run):
     assert run(seconds=1.0, rounds=50, clients=20, fraction=0.1).executor.workers == 2
     assert run(seconds=1.0, rounds=50, threads=2).executor.workers == 2
-    assert run(seconds=1.0, rounds=50, places=3).executor.workers == 3
+    assert run(seconds=1.0, rounds=50, devices=3).executor.workers == 3
+
+
+@pytest.mark.parametrize(
+    ("settings", "cores", "crew"),
+    [({"threads": 1}, 8, 8), ({"threads": 3}, 8, 2), ({"threads": 9}, 8, 1), ({"threads": 1}, 64, 10),
+     ({"threads": 1, "devices": 2, "per_device": 3}, 64, 6), ({"threads": 1, "devices": 8, "per_device": 2}, 1, 10)],
+)  # fmt: skip
+def test_as_many_workers_as_there_is_room_and_work_for(monkeypatch, settings, cores, crew):
+    """There are ten clients in a round."""
+    monkeypatch.setattr(base, "cores", lambda: cores)
+    assert blueprint(rounds=1, clients=100, fraction=0.1, devices=settings.pop("devices", 0)).crew(**settings) == crew
 
 
 @pytest.mark.parametrize("setting", [{"cores": 1}, {"clients": 1}, {"cores": 4, "threads": 4}])
