@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import signal
 import sys
 from collections.abc import Sequence
@@ -13,6 +12,7 @@ from typing import Any
 from rich.console import Console
 
 from fedexp.bench import usage
+from fedexp.bench.arguments import positive
 from fedexp.bench.speed import VARIANTS, usual
 from fedexp.bench.workload import WORKLOADS
 from fedexp.config import choices_of
@@ -33,7 +33,9 @@ def main(argv: Sequence[str]) -> int:
         console = Console(width=WIDE)
     try:
         if command == "scale":
-            return _scale(rest)
+            from fedexp.bench import scale
+
+            return scale.main(rest)
         asked = _parser(command).parse_args(rest)
         usage.demand_linux()
         found = _measure(command, asked, console)
@@ -55,8 +57,8 @@ def _parser(command: str) -> argparse.ArgumentParser:
         "turns with FedAvg (algos), or the way from the command to the first round (startup).",
     )  # fmt: skip
     parser.add_argument("names", nargs="*", metavar="name", help="workloads (below); of algos, methods too")
-    parser.add_argument("--turns", type=_positive, default=10, help="turns that count, of each (default: 10)")
-    parser.add_argument("--warmup", type=_positive, default=2, help="turns before them (default: 2)")
+    parser.add_argument("--turns", type=positive, default=10, help="turns that count, of each (default: 10)")
+    parser.add_argument("--warmup", type=positive, default=2, help="turns before them (default: 2)")
     parser.add_argument("--json", type=Path, help="write all figures to this file")
     if command == "speed":
         have = ", ".join(usual())
@@ -82,24 +84,10 @@ def _measure(command: str, asked: argparse.Namespace, console: Console) -> Any:
     return speed.measure(names, variants, turns=asked.turns, warmup=asked.warmup, console=console)
 
 
-def _scale(rest: Sequence[str]) -> int:
-    if importlib.util.find_spec("fedexp.bench.scale") is None:
-        raise ConfigError(f"scale is not part of this version. Known: {', '.join(COMMANDS[:-1])}.")
-    scale = importlib.import_module("fedexp.bench.scale")
-    return int(scale.main(rest) or 0)
-
-
 def _known(asked: Sequence[str], words: Sequence[str]) -> list[str]:
     if unknown := [a for a in asked if a not in words]:
         raise ConfigError(f"{unknown[0]} is nothing that can be measured. {nearest(unknown[0], words)}")
     return list(asked)
-
-
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is less than 1")
-    return value
 
 
 if __name__ == "__main__":

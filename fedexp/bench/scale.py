@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -19,6 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fedexp.bench import usage
+from fedexp.bench.arguments import positive
 from fedexp.config import composed, run_path
 from fedexp.display import SilentDisplay, human_bytes
 from fedexp.footprint import HOLD
@@ -160,9 +160,9 @@ def _parser() -> argparse.ArgumentParser:
         description="Measures memory, time and disk of MAP with 1 % of more and more clients in a round, and memory "
         "over many rounds. Ends with 1 if memory is not flat: within 20 % over clients, 5 % from 100 to 500 fits.",
     )
-    parser.add_argument("--clients", type=int, nargs="+", default=list(CLIENTS))
-    parser.add_argument("--fits", type=int, default=FITS, help="clients to train in each case, or more")
-    parser.add_argument("--turns", type=int, default=3, help="times that each is measured, in turns; the middle counts")
+    parser.add_argument("--clients", type=positive, nargs="+", default=list(CLIENTS))
+    parser.add_argument("--fits", type=positive, default=FITS, help="clients to train in each case, or more")
+    parser.add_argument("--turns", type=positive, default=3, help="times that each is measured, in turns; the middle counts")
     parser.add_argument("--store", choices=("disk", "memory"), default="disk")
     parser.add_argument("--loop", choices=LOOPS, default="fabric")
     parser.add_argument("--json", type=Path, help="write all figures to this file")
@@ -215,7 +215,3 @@ def _show(federations: list[dict[str, Any]], long: list[dict[str, Any]], console
         low, high = (r["marks"][m] for m in MARKS)
         table.add_row(r["loop"], f"{low:.1f}", f"{high:.1f}", f"{high / low - 1:+.1%}")
     console.print(table)
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
