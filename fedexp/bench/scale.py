@@ -162,7 +162,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--clients", type=positive, nargs="+", default=list(CLIENTS))
     parser.add_argument("--fits", type=positive, default=FITS, help="clients to train in each case, or more")
-    parser.add_argument("--turns", type=positive, default=3, help="times that each is measured, in turns; the middle counts")
+    parser.add_argument("--turns", type=positive, default=3, help="measurements of each; the middle counts")
     parser.add_argument("--store", choices=("disk", "memory"), default="disk")
     parser.add_argument("--loop", choices=LOOPS, default="fabric")
     parser.add_argument("--json", type=Path, help="write all figures to this file")
