@@ -55,12 +55,17 @@ def run(overrides: Sequence[str] | Mapping[str, Any] = (), *, console: Console |
     rundir = RunDir(run_path(config))
     if config["plan"]:
         return _plan(config, rundir, console)
-    finished = rundir.result()
-    if finished is not None and not config["force"]:
-        console.print(f"{title(config)}: finished already; force=true runs it again.", highlight=False)
-        summary(finished, console)
-        return Result("skipped", rundir.path, finished)
-    return _run(config, rundir, choose(console), console)
+    return _finished(config, rundir, console) or _run(config, rundir, choose(console), console)
+
+
+def _finished(config: Config, rundir: RunDir, console: Console) -> Result | None:
+    """The result on file, unless the run is to be done again."""
+    result = None if config["force"] else rundir.result()
+    if result is None:
+        return None
+    console.print(f"{title(config)}: finished already; force=true runs it again.", highlight=False)
+    summary(result, console)
+    return Result("skipped", rundir.path, result)
 
 
 def _plan(config: Config, rundir: RunDir, console: Console) -> Result:
@@ -77,23 +82,23 @@ def _run(config: Config, rundir: RunDir, display: Display, console: Console) -> 
 
     experiment = build(config)  # before the directory is made: what cannot be built leaves none
     with rundir, rundir.failures():
-        return _hold(experiment, rundir, display, console, started)
+        return _finished(config, rundir, console) or _hold(experiment, rundir, display, console, started)
 
 
 def _hold(experiment: Any, rundir: RunDir, display: Display, console: Console, started: float) -> Result:
     """Runs an experiment in a directory that no other process can write to meanwhile."""
     config: Config = experiment.config
     engine = experiment.engine(rundir, display)
-    if config["force"]:
-        engine.checkpoint.clear()  # first: without its record, a checkpoint is of no use
-        rundir.clear()
-    for note in experiment.plan.content["notes"]:
-        display.note(note)
-    rundir.write_text("config.yaml", OmegaConf.to_yaml(OmegaConf.create(config)))
-    rundir.write("plan.json", experiment.plan.content)
     result: dict[str, Any] | None = None
     setup = time.perf_counter() - started
     try:
+        if config["force"]:
+            engine.checkpoint.clear()  # first: without its record, a checkpoint is of no use
+            rundir.clear()
+        for note in experiment.plan.content["notes"]:
+            display.note(note)
+        rundir.write_text("config.yaml", OmegaConf.to_yaml(OmegaConf.create(config)))
+        rundir.write("plan.json", experiment.plan.content)
         display.start(title(config), config["rounds"], engine.open())
         for record in engine.records:  # of the rounds before a stop
             display.record(record)

@@ -5,18 +5,18 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from fedexp.errors import CheckpointError, DamagedError
-from fedexp.rundir import write_atomically, writing
+from fedexp.rundir import Mark, Marks, write_atomically, writing
 from fedexp.shelf import Entry, Shelf, model_file
 from fedexp.state import ServerState, Tree
 from fedexp.store import ClientStore
 
-VERSION = 3
+VERSION = 4
 LATEST, PREVIOUS = "latest.json", "previous.json"
 LOG = logging.getLogger(__name__)
 
@@ -29,6 +29,7 @@ class Saved:
     store: ClientStore
     best: Tree = field(default_factory=dict)  # the best server model so far, if the protocol asks for it
     seconds: dict[str, float] = field(default_factory=dict)
+    written: Marks = field(default_factory=dict)  # how far the run's growing files are
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,7 @@ class Pointer:
     clients: dict[int, Entry]
     commits: int  # the store's version
     seconds: dict[str, float]
+    written: Marks
 
     @property
     def names(self) -> set[str]:
@@ -50,7 +52,8 @@ class Pointer:
         """The pointer as it is written."""
         content = {
             "version": VERSION, "plan": plan, "round": self.round, "server": self.server, "commits": self.commits,
-            "seconds": self.seconds, "clients": {str(c): entry for c, entry in self.clients.items()},
+            "seconds": self.seconds, "written": self.written,
+            "clients": {str(c): entry for c, entry in self.clients.items()},
         }  # fmt: skip
         return (json.dumps({**content, "sha256": _checksum(content)}) + "\n").encode()
 
@@ -58,7 +61,10 @@ class Pointer:
     def parse(cls, content: Mapping[str, Any]) -> Pointer:
         """The pointer that was written."""
         clients = {int(c): Entry(*entry) for c, entry in content["clients"].items()}
-        return cls(content["round"], Entry(*content["server"]), clients, content["commits"], content["seconds"])
+        written = {name: Mark(*mark) for name, mark in content["written"].items()}
+        return cls(
+            content["round"], Entry(*content["server"]), clients, content["commits"], content["seconds"], written
+        )
 
 
 class Checkpoint:
@@ -92,15 +98,18 @@ class Checkpoint:
         clients = saved.store.write()
         server = self._shelf.write(f"server-{state.round:06d}.safetensors", _flatten_server(saved))
         self._shelf.sync()
-        new = Pointer(state.round, server, clients, saved.store.version, dict(saved.seconds))
+        new = Pointer(state.round, server, clients, saved.store.version, dict(saved.seconds), saved.written)
         if last is not None:
             self._point(PREVIOUS, last)
         self._point(LATEST, new)
         self._last = new  # only now: a save that failed has changed nothing
         self._keep(saved.store, new.names | (last.names if last else set()))
 
-    def load(self) -> Saved | None:
+    def load(self, cut: Callable[[Marks], None] = lambda _: None) -> Saved | None:
         """The last checkpoint that is whole; None if there is none at all. Says so if it is not the last one.
+
+        Args:
+            cut: Takes the run's growing files back to where they were, or says that they are damaged.
 
         Raises:
             CheckpointError: If both are damaged, or were written under another plan.
@@ -112,6 +121,7 @@ class Checkpoint:
             try:
                 pointer = self._read(name)
                 saved = self._take_up(pointer)
+                cut(pointer.written)
             except DamagedError as error:
                 damage.append(str(error))
                 continue
@@ -121,7 +131,7 @@ class Checkpoint:
             else:
                 self._keep(saved.store, pointer.names | self._older())
             return saved
-        raise CheckpointError(f"{' '.join(damage)} {_REMEDY}")
+        raise CheckpointError(f"{' '.join(dict.fromkeys(damage))} {_REMEDY}")
 
     def clear(self) -> None:
         """Removes the checkpoints, their pointers first."""
@@ -164,13 +174,16 @@ class Checkpoint:
         state, best = _unflatten_server(self._shelf.read(pointer.server), pointer.round)
         store = ClientStore(self._shelf, hold=self._hold, files=pointer.clients, version=pointer.commits)
         store.load()
-        return Saved(state, store, best, pointer.seconds)
+        return Saved(state, store, best, pointer.seconds, pointer.written)
 
     def _older(self) -> set[str]:
         """The files of the checkpoint before the last, if there is one."""
+        if not (self._folder / PREVIOUS).exists():
+            return set()
         try:
             return self._read(PREVIOUS).names
-        except CheckpointError:
+        except CheckpointError as error:
+            LOG.warning("%s It is not needed, unless the last checkpoint is damaged too.", error)
             return set()
 
     def _keep(self, store: ClientStore, names: set[str]) -> None:

@@ -205,10 +205,12 @@ def _show_sweep(jobs: list[sweep.Job], manifest: Manifest | None) -> None:
 
 
 def _run(config: Config, console: Console) -> Result:
-    from fedexp.lean import import_lightning
+    with stop.later():
+        from fedexp.lean import import_lightning
 
-    import_lightning()
-    from fedexp.api import run
+        import_lightning()
+        import fedexp.build  # noqa: F401 - all that a run needs
+        from fedexp.api import run
 
     return run(config, console=console)
 

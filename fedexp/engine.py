@@ -109,9 +109,12 @@ class Engine:
     def open(self) -> int:
         """Takes up the last checkpoint, or begins; returns the rounds already done."""
         fresh = self.algorithm.fresh_state()
-        self.saved = self.checkpoint.load() or Saved(fresh, self.checkpoint.new_store())
+        saved = self.checkpoint.load(self.rundir.cut)
+        if saved is None:
+            self.rundir.cut({})
+            saved = Saved(fresh, self.checkpoint.new_store())
+        self.saved = saved
         self.saved.state.mailboxes = {**fresh.mailboxes, **self.saved.state.mailboxes}
-        self.rundir.cut(self.saved.state.round)
         self.records = self.rundir.records()
         self.ledger = Ledger.from_rows(self.rundir.rows("ledger.csv"))
         return self.saved.state.round
@@ -137,6 +140,7 @@ class Engine:
     def _keep(self) -> None:
         """From now on this is what an error falls back on."""
         self.saved.store.commit()
+        self.saved.written = self.rundir.marks
         self._kept = replace(self.saved)
 
     def _exchange(self, t: int, cohort: Sequence[int], last: Played | None) -> dict[int, Result]:
@@ -261,7 +265,7 @@ class Engine:
         row: dict[str, Any] = {
             "round": t + 1,
             "client": result.client,
-            "status": "ok" if result.error is None else _in_a_cell(result.error),
+            "status": "ok" if result.error is None else result.error.splitlines()[0],
             "n": self._samples[result.client],
             "classes": self._classes[result.client],
             **{f"loss/{k}": v for k, v in result.terms.items()},
@@ -302,6 +306,7 @@ class Engine:
     def _save(self) -> None:
         """Keeps the last complete round; also when the run is about to stop on an error."""
         with self.timed("write"):
+            self.rundir.sync()
             self.checkpoint.save(self.saved)
 
     @contextmanager
@@ -336,11 +341,6 @@ def client_columns(algorithm: Algorithm) -> list[str]:
         for term in ("ce", *(k for k, _ in algorithm.active(p.name, "loss")))
     ]
     return ["round", "client", "status", "n", "classes", "tested", "before", "after", "owned", "globally", *terms]
-
-
-def _in_a_cell(text: str) -> str:
-    """The first line of a text, without the commas by which a half-written row is told from a whole one."""
-    return text.splitlines()[0].replace(",", ";").replace('"', "'")
 
 
 def mean_terms(terms: Sequence[dict[str, float]]) -> dict[str, float]:

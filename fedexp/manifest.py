@@ -15,7 +15,7 @@ from pathlib import Path
 
 from fedexp.config import Config, run_id, run_path
 from fedexp.errors import FedexpError
-from fedexp.rundir import write_json
+from fedexp.rundir import write_json, writing
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,8 @@ class Manifest:
 
     def write(self) -> None:
         """Announces the jobs, and forgets what became of them in an earlier attempt."""
-        self.reports.mkdir(parents=True, exist_ok=True)
-        for report in self.reports.glob("job-*.json"):
-            report.unlink()
-        write_json(self.file(".json"), {"jobs": [asdict(job) for job in self.jobs]})
+        with writing(self.file(".json")):
+            self.reports.mkdir(parents=True, exist_ok=True)
+            for report in self.reports.glob("job-*.json"):
+                report.unlink()
+            write_json(self.file(".json"), {"jobs": [asdict(job) for job in self.jobs]})

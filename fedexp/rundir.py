@@ -8,18 +8,31 @@ import json
 import os
 import time
 import traceback
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from io import TextIOWrapper
+from io import StringIO, TextIOWrapper
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from omegaconf import OmegaConf
+from yaml import YAMLError
 
-from fedexp.errors import ClientError, DiskError, FedexpError
+from fedexp.errors import ClientError, DamagedError, DiskError, FedexpError
 
 Record = dict[str, Any]
 ERROR = "error.txt"  # why the run failed
+METRICS = "metrics.jsonl"
+
+
+class Mark(NamedTuple):
+    """How far a growing file was written: its bytes up to there, and their checksum."""
+
+    size: int = 0
+    crc32: int = 0
+
+
+Marks = Mapping[str, Mark]  # by the file's name
 
 
 def write_atomically(path: Path, data: bytes, *, sync: bool = True) -> None:
@@ -73,23 +86,31 @@ class RunDir:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.marks: Marks = {}
         self._lock: TextIOWrapper | None = None
 
     def __enter__(self) -> RunDir:
+        with writing(self.path):
+            self._lock = self._locked_by_us()
+            for half in self.path.glob(".*.tmp"):  # written by a process that was killed
+                half.unlink()
+        return self
+
+    def _locked_by_us(self) -> TextIOWrapper:
         self.path.mkdir(parents=True, exist_ok=True)
-        self._lock = (self.path / ".lock").open("a+")
-        if not _locked(self._lock, fcntl.LOCK_EX, tries=10):
-            self._lock.seek(0)
-            holder = self._lock.read().strip() or "another process"
-            self._lock.close()
+        lock = (self.path / ".lock").open("a+")
+        if not _locked(lock, fcntl.LOCK_EX, tries=10):
+            lock.seek(0)
+            holder = lock.read().strip() or "another process"
+            lock.close()
             raise FedexpError(
                 f"{self.path} is being written by {holder}. Wait for it, stop it, or choose another `name` or `out`."
             ) from None
-        self._lock.seek(0)
-        self._lock.truncate()
-        self._lock.write(f"process {os.getpid()}")
-        self._lock.flush()
-        return self
+        lock.seek(0)
+        lock.truncate()
+        lock.write(f"process {os.getpid()}")
+        lock.flush()
+        return lock
 
     def __exit__(self, *_: object) -> None:
         if self._lock is not None:
@@ -109,8 +130,13 @@ class RunDir:
         path = self.path / "config.yaml"
         if not path.exists():
             return None
-        config = OmegaConf.to_container(OmegaConf.load(path))
-        return {str(k): v for k, v in config.items()} if isinstance(config, dict) else None
+        try:
+            config = OmegaConf.to_container(OmegaConf.load(path))
+        except (ValueError, YAMLError, OSError) as cause:
+            raise _unreadable(path, cause) from cause
+        if not isinstance(config, dict) or not config:
+            raise _unreadable(path, "no settings")
+        return {str(k): v for k, v in config.items()}
 
     def error(self) -> str | None:
         """What made the run fail, in a line; None if it did not."""
@@ -131,7 +157,7 @@ class RunDir:
         except Exception as error:
             line = f"{type(error).__name__}: {' '.join(str(error).split())}"
             details = error.details if isinstance(error, ClientError) else ""  # from where the client was
-            with suppress(OSError):  # a full disk may be the error
+            with suppress(DiskError):  # a full disk may be the error
                 self.write_text(ERROR, "\n".join([line, "", details or "".join(traceback.format_exception(error))]))
             if details:
                 raise ClientError(f"{error} (traceback: {path})", details) from error
@@ -143,7 +169,10 @@ class RunDir:
         path = self.path / "result.json"
         if not path.exists():
             return None
-        result: dict[str, Any] = json.loads(path.read_text())
+        try:
+            result: dict[str, Any] = json.loads(path.read_text())
+        except (ValueError, OSError) as cause:
+            raise _unreadable(path, cause) from cause
         return result
 
     def write(self, name: str, value: Any) -> None:
@@ -159,14 +188,12 @@ class RunDir:
     # ------------------------------------------------------------ growing files
     def records(self) -> list[Record]:
         """The evaluated rounds on file."""
-        path = self.path / "metrics.jsonl"
+        path = self.path / METRICS
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
     def append_record(self, record: Record) -> None:
         """Adds an evaluated round to metrics.jsonl."""
-        path = self.path / "metrics.jsonl"
-        with writing(path), path.open("a") as file:
-            file.write(json.dumps(record) + "\n")
+        self._append(METRICS, json.dumps(record) + "\n")
 
     def append_rows(self, name: str, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
         """Adds rows to a CSV file, which begins with its columns.
@@ -177,13 +204,19 @@ class RunDir:
         rows, known = list(rows), set(columns)
         if unknown := [k for row in rows if not row.keys() <= known for k in row.keys() - known]:
             raise ValueError(f"{name} has no column {unknown[0]!r}")
-        path = self.path / name
-        new = not path.exists()
-        with writing(path), path.open("a", newline="") as file:
-            writer = csv.writer(file, lineterminator="\n")
-            if new:
-                writer.writerow(columns)
-            writer.writerows([row.get(column) for column in columns] for row in rows)
+        text = StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        if not (self.path / name).exists():
+            writer.writerow(columns)
+        writer.writerows([row.get(column) for column in columns] for row in rows)
+        self._append(name, text.getvalue())
+
+    def _append(self, name: str, text: str) -> None:
+        data, path = text.encode(), self.path / name
+        with writing(path), path.open("ab") as file:
+            file.write(data)
+        size, crc32 = self.marks.get(name, Mark())
+        self.marks = {**self.marks, name: Mark(size + len(data), zlib.crc32(data, crc32))}
 
     def rows(self, name: str) -> Iterator[dict[str, str]]:
         """The rows of a CSV file, one by one: a long run has more than one wants to hold."""
@@ -192,22 +225,36 @@ class RunDir:
             with path.open(newline="") as file:
                 yield from csv.DictReader(file)
 
-    def cut(self, rounds: int) -> None:
-        """Drops what was written after the given number of rounds, and half-written last lines."""
-        metrics = self.path / "metrics.jsonl"
-        if metrics.exists():
-            kept = [line for line in metrics.read_text().splitlines() if _round_of_json(line) <= rounds]
-            write_atomically(metrics, "".join(line + "\n" for line in kept).encode())
-        for path in self.path.glob("*.csv"):
-            text = path.read_text()
-            if rounds == 0 or "\n" not in text:  # nothing to keep, or not even complete columns
-                path.unlink()
-                continue
-            header, *lines = text.splitlines()
-            commas = header.count(",")
-            kept = [x for x in lines if x.count(",") == commas and x.split(",", 1)[0].isdigit()]
-            kept = [header, *(x for x in kept if int(x.split(",", 1)[0]) <= rounds)]
-            write_atomically(path, "".join(line + "\n" for line in kept).encode())
+    def sync(self) -> None:
+        """Waits until everything appended so far is on the disk itself."""
+        for name in self.marks:
+            with writing(self.path / name), (self.path / name).open("rb") as file:
+                os.fsync(file.fileno())
+
+    def cut(self, marks: Marks) -> None:
+        """Drops what growing files have behind their marks, half-written lines too.
+
+        Raises:
+            DamagedError: If one of them is not what was written up to there; then nothing is dropped.
+        """
+        for name, mark in marks.items():
+            self._check(self.path / name, mark)
+        for path in (*self.path.glob("*.csv"), self.path / METRICS):
+            with writing(path):
+                if path.name in marks:
+                    os.truncate(path, marks[path.name].size)
+                else:
+                    path.unlink(missing_ok=True)
+        self.marks = dict(marks)
+
+    def _check(self, path: Path, mark: Mark) -> None:
+        try:
+            with path.open("rb") as file:
+                data = file.read(mark.size)
+        except OSError as cause:
+            raise DamagedError(f"{path} is missing or cannot be read ({cause.strerror}).") from cause
+        if Mark(len(data), zlib.crc32(data)) != mark:
+            raise DamagedError(f"{path} is damaged: its first {mark.size} bytes are not what was written.")
 
     def clear(self) -> None:
         """Removes the files of an earlier run in this directory (``force=true``)."""
@@ -229,8 +276,5 @@ def _locked(file: TextIOWrapper, kind: int, *, tries: int = 1) -> bool:
     return False
 
 
-def _round_of_json(line: str) -> float:
-    try:
-        return int(json.loads(line)["round"])
-    except (ValueError, KeyError):
-        return float("inf")
+def _unreadable(path: Path, why: object) -> DamagedError:
+    return DamagedError(f"{path} cannot be read ({why}). force=true runs it again from the beginning.")

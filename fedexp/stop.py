@@ -49,6 +49,20 @@ def heeding() -> Iterator[None]:
             signal.signal(number, handler if raised == never else signal.SIG_IGN)
 
 
+@contextmanager
+def later() -> Iterator[None]:
+    """In the block these signals are noted, and heard when it ends: what is raised in an import may be swallowed."""
+    noted: list[int] = []
+    before = {number: signal.signal(number, lambda n, _: noted.append(n)) for number in SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        if noted:
+            signal.raise_signal(noted[0])
+
+
 def leave_with(parent: int) -> None:
     """From now on this process ends when its parent is gone, also in the middle of a task."""
 

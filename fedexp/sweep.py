@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import re
 import shlex
 import statistics
@@ -23,6 +22,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedexp.display.figures import DASH, percent
+from fedexp.rundir import write_atomically, writing
 
 ENV = "FEDEXP_SWEEP"
 COLUMNS = (
@@ -106,18 +106,24 @@ def record_job(
         result=None if result is None else dict(result),
         error=None if error is None else _first_line(error),
     )
-    folder.mkdir(parents=True, exist_ok=True)
     file = folder / f"job-{number:04}.json"
-    draft = folder / f".{file.name}.{os.getpid()}"
-    draft.write_text(json.dumps(asdict(job), indent=1), encoding="utf-8")
-    draft.replace(file)
+    with writing(file):
+        write_atomically(file, json.dumps(asdict(job), indent=1).encode(), sync=False)
     return file
 
 
 def collect(folder: Path) -> list[Job]:
     """Reads the jobs of a sweep in the order of their numbers."""
-    jobs = [Job(**json.loads(file.read_text(encoding="utf-8"))) for file in folder.glob("job-*.json")]
-    return sorted(jobs, key=lambda job: job.number)
+    jobs = (_read(file) for file in folder.glob("job-*.json"))
+    return sorted((job for job in jobs if job), key=lambda job: job.number)
+
+
+def _read(file: Path) -> Job | None:
+    """A job; None if its file is damaged, which makes it one without a record."""
+    try:
+        return Job(**json.loads(file.read_text(encoding="utf-8")))
+    except (ValueError, TypeError):
+        return None
 
 
 def table(jobs: Sequence[Job]) -> list[Row]:
@@ -262,8 +268,9 @@ def _row_fields(row: Row, keys: Sequence[str]) -> dict[str, Any]:
 
 
 def _write(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", newline="", encoding="utf-8") as file:
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    with writing(path), path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, list(rows[0]) if rows else [])
         writer.writeheader()
         writer.writerows(rows)

@@ -18,7 +18,7 @@ from rich.text import Text
 from fedexp import sweep
 from fedexp.config import overrides_of, title
 from fedexp.display.figures import DASH
-from fedexp.errors import ConfigError, FedexpError
+from fedexp.errors import ConfigError, DamagedError, FedexpError
 from fedexp.manifest import Manifest
 from fedexp.rundir import RunDir
 
@@ -92,6 +92,14 @@ def _announced(file: Path) -> Iterator[tuple[Path, Job]]:
 
 
 def _look(path: Path, job: Job | None) -> Run:
+    try:
+        return _seen(path, job)
+    except DamagedError as error:
+        command = _command([*job.overrides, "force=true"]) if job else ""
+        return Run(path, "failed", "?", job.label if job else "", str(error), command)
+
+
+def _seen(path: Path, job: Job | None) -> Run:
     rundir = RunDir(path)
     config = rundir.config()
     if config is None:

@@ -214,3 +214,17 @@ def test_the_package_says_what_it_has():
     assert set(fedexp.__all__) == {"Result", "__version__", "run"}
     with pytest.raises(AttributeError, match="nothing"):
         fedexp.nothing  # noqa: B018
+
+
+def test_a_run_that_another_process_has_finished_meanwhile_is_not_done_again(configured, monkeypatch):
+    config = configured("rounds=2")
+
+    def slow(given):
+        experiment = build(given)
+        monkeypatch.undo()
+        fedexp.run(config)
+        return experiment
+
+    monkeypatch.setattr("fedexp.build.build", slow)
+    assert fedexp.run(config).status == "skipped"
+    assert len(fedexp.run(config).records) == 2

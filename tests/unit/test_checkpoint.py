@@ -289,12 +289,16 @@ def test_two_damaged_checkpoints_are_refused_and_both_files_named(folder, name):
     assert str(folder / name) in message
 
 
-def test_damage_to_the_checkpoint_before_does_not_matter(folder, caplog):
+def test_damage_to_the_checkpoint_before_does_not_matter_and_is_said(folder, caplog):
     _, after = saved_twice(folder)
-    damage_to(folder / "previous.json", "flipped")
     damage_to(folder / "server-000007.safetensors", "missing")
     assert content(Checkpoint(folder, "plan").load()) == after
     assert not caplog.messages
+    damage_to(folder / "previous.json", "flipped")
+    assert content(Checkpoint(folder, "plan").load()) == after
+    (said,) = caplog.messages
+    assert str(folder / "previous.json") in said
+    assert "not needed, unless" in said
 
 
 def test_no_flipped_bit_of_the_pointer_is_believed(folder, caplog):

@@ -10,6 +10,7 @@ import pytest
 
 from fedexp.component import Component
 from fedexp.engine import Every
+from fedexp.errors import CheckpointError
 from fedexp.execute.base import SerialExecutor
 from fedexp.execute.task import Answer, Task
 from fedexp.protocol import FedRemaProtocol, Protocol
@@ -63,6 +64,36 @@ def test_the_test_of_a_round_comes_first_among_the_tasks_of_the_next(tmp_path, p
     assert engine.executor.order == order
     assert [r["round"] for r in engine.records] == ([1, 2, 3, 4, 5] if every == 1 else [2, 4, 5])
     assert {int(row["round"]) for row in engine.rundir.rows("clients.csv")} == {1, 2, 3, 4, 5}
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "clients.csv", "ledger.csv", "weights.csv"])
+def test_a_run_is_not_taken_up_with_damaged_records(tmp_path, name, caplog):
+    engine = trial({}, tmp_path, rounds=4)
+    engine.rounds, engine.every = 2, Every(1, 1)
+    engine.run(card(engine))
+    path = tmp_path / name
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-5])  # what the last round wrote
+    again = trial({}, tmp_path, rounds=4)
+    assert again.saved.state.round == len(again.records) == 1
+    (said,) = caplog.messages
+    assert f"{name} is damaged" in said
+    again.run(card(again))
+    whole = trial({}, tmp_path / "whole", rounds=4)
+    whole.run(card(whole))
+    assert path.read_bytes() == (tmp_path / "whole" / name).read_bytes() or name == "metrics.jsonl"  # it has seconds
+    assert len(again.records) == len(whole.records) == 4
+    assert (again.ledger.up, again.ledger.down) == (whole.ledger.up, whole.ledger.down)
+
+
+def test_damage_in_what_both_checkpoints_need_is_named(tmp_path):
+    engine = trial({}, tmp_path, rounds=4)
+    engine.rounds, engine.every = 2, Every(1, 1)
+    engine.run(card(engine))
+    path = tmp_path / "clients.csv"
+    path.write_bytes(b"x" + path.read_bytes()[1:])
+    with pytest.raises(CheckpointError, match=r"clients\.csv is damaged(.|\n)*force=true"):
+        trial({}, tmp_path, rounds=4)
 
 
 @dataclass(frozen=True, kw_only=True)

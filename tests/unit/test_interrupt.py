@@ -4,6 +4,7 @@ import signal
 
 import pytest
 
+from fedexp import stop
 from fedexp.component import Component
 from fedexp.loops import FabricLoop, TrainerLoop
 from fedexp.testing import play
@@ -49,3 +50,31 @@ def test_ctrl_c_is_a_keyboard_interrupt_and_works_a_second_time(loop):
         with pytest.raises(KeyboardInterrupt):
             play({"stop": Interrupting()}, loop=loop)
         assert signal.getsignal(signal.SIGINT) is before
+
+
+@pytest.fixture
+def handlers():
+    """What signals did before is what they do afterwards."""
+    before = {number: signal.getsignal(number) for number in stop.SIGNALS}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("handlers")
+@pytest.mark.parametrize("number", stop.SIGNALS)
+def test_a_signal_is_heard_after_what_would_swallow_it(number):
+    reached = []
+
+    def imported():
+        with stop.later():
+            try:
+                signal.raise_signal(number)
+            except KeyboardInterrupt:
+                reached.append("an except clause of somebody else")
+            reached.append("the end")
+
+    with stop.heeding(), pytest.raises(stop.Stopped) as told:
+        imported()
+    assert reached == ["the end"]
+    assert stop.exit_code(told.value) == 128 + number

@@ -6,10 +6,11 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from fedexp.errors import FedexpError
+from fedexp.errors import DamagedError, DiskError, FedexpError
 from fedexp.rundir import RunDir, write_atomically, write_json
 
 COLUMNS = ("round", "client", "note")
@@ -75,64 +76,90 @@ def test_appended_rows_and_records_come_back(rundir):
     assert rundir.records() == [{"round": r, "accuracy": r / 10} for r in range(1, 13)]
 
 
-@pytest.mark.parametrize("rounds", [0, 1, 2, 9, 10, 12, 99])
-def test_cut_leaves_what_a_shorter_run_would_have_written(tmp_path, rounds):
-    for name, written in (("long", 12), ("short", min(rounds, 12))):
-        (tmp_path / name).mkdir()
-        fill(RunDir(tmp_path / name), written)
-    RunDir(tmp_path / "long").cut(rounds)
-    if rounds:
-        for file in ("clients.csv", "metrics.jsonl"):
-            assert (tmp_path / "long" / file).read_bytes() == (tmp_path / "short" / file).read_bytes()
-    else:
-        assert list(RunDir(tmp_path / "long").rows("clients.csv")) == []
-        assert RunDir(tmp_path / "long").records() == []
+GROWING = ("clients.csv", "metrics.jsonl")
 
 
-@pytest.mark.parametrize("rounds", [0, 3])
+def filled(path, rounds: int) -> RunDir:
+    path.mkdir()
+    rundir = RunDir(path)
+    fill(rundir, rounds)
+    return rundir
+
+
+@pytest.mark.parametrize("rounds", [0, 1, 9])
 def test_a_cut_run_goes_on_to_the_same_bytes(tmp_path, rounds):
-    one, two = RunDir(tmp_path / "one"), RunDir(tmp_path / "two")
-    for rundir in (one, two):
-        rundir.path.mkdir()
-    fill(one, 5)
-    fill(two, rounds + 1)
-    two.cut(rounds)
-    for r in range(rounds + 1, 6):
-        two.append_rows("clients.csv", COLUMNS, [{"round": r, "client": c, "note": f"n{r}"} for c in (3, 11)])
-        two.append_record({"round": r, "accuracy": r / 10})
-    for file in ("clients.csv", "metrics.jsonl"):
-        assert (two.path / file).read_bytes() == (one.path / file).read_bytes()
+    """Whatever came after the mark, half-written lines and other files too."""
+    whole, stopped = filled(tmp_path / "whole", 12), filled(tmp_path / "stopped", rounds)
+    marks = stopped.marks
+    fill(stopped, 1)
+    stopped.append_rows("ledger.csv", COLUMNS, [{"round": rounds + 1}])
+    for name in GROWING:
+        with (stopped.path / name).open("ab") as file:
+            file.write(b'{"round": 1')
+    again = RunDir(stopped.path)
+    again.cut(marks)
+    assert not (stopped.path / "ledger.csv").exists()
+    for r in range(rounds + 1, 13):
+        again.append_rows("clients.csv", COLUMNS, [{"round": r, "client": c, "note": f"n{r}"} for c in (3, 11)])
+        again.append_record({"round": r, "accuracy": r / 10})
+    for name in GROWING:
+        assert (again.path / name).read_bytes() == (whole.path / name).read_bytes()
+    assert again.marks == whole.marks
 
 
-def test_cut_drops_half_written_lines_at_every_byte(tmp_path):
-    """A process may die after any number of bytes; the complete rounds before it must survive and the file go on."""
-    whole = RunDir(tmp_path / "whole")
-    whole.path.mkdir()
-    fill(whole, 12)
-    csv, metrics = ((whole.path / f).read_bytes() for f in ("clients.csv", "metrics.jsonl"))
-    broken = RunDir(tmp_path / "broken")
-    broken.path.mkdir()
-    first = csv.index(b"12,3,")  # where the last round begins; its first byte alone looks like another round
-    for end in range(first, len(csv)):
-        (broken.path / "clients.csv").write_bytes(csv[:end])
-        broken.cut(11)
-        assert (broken.path / "clients.csv").read_bytes() == csv[:first]
-    first = metrics.index(b'{"round": 12')
-    for end in range(first, len(metrics)):
-        (broken.path / "metrics.jsonl").write_bytes(metrics[:end])
-        broken.cut(11)
-        assert (broken.path / "metrics.jsonl").read_bytes() == metrics[:first]
+@pytest.mark.parametrize("name", GROWING)
+def test_no_damage_before_a_mark_goes_unnoticed(tmp_path, name):
+    rundir = filled(tmp_path / "run", 3)
+    marks, path = rundir.marks, rundir.path / name
+    data = path.read_bytes()
+    damaged = [data[:i] + bytes([data[i] ^ 1 << i % 8]) + data[i + 1 :] for i in range(0, len(data), 5)]
+    for found in (*damaged, data[:-1], b"", bytes(len(data))):
+        path.write_bytes(found)
+        with pytest.raises(DamagedError, match=rf"{name} is damaged"):
+            rundir.cut(marks)
+        assert path.read_bytes() == found
+    path.unlink()
+    with pytest.raises(DamagedError, match=rf"{name} is missing"):
+        rundir.cut(marks)
 
 
-def test_a_half_written_header_is_written_again(rundir):
-    fill(rundir, 1)
-    whole = (rundir.path / "clients.csv").read_bytes()
-    header = whole.index(b"\n") + 1
-    for end in range(header):
-        (rundir.path / "clients.csv").write_bytes(whole[:end])
-        rundir.cut(0)
-        rundir.append_rows("clients.csv", COLUMNS, [{"round": 1, "client": c, "note": "n1"} for c in (3, 11)])
-        assert (rundir.path / "clients.csv").read_bytes() == whole
+def test_what_was_appended_is_on_the_disk_after_a_sync(tmp_path, monkeypatch):
+    rundir = filled(tmp_path / "run", 1)
+    synced = []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(Path(f"/proc/self/fd/{descriptor}").readlink()))
+    rundir.sync()
+    assert synced == [rundir.path / name for name in GROWING]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [("result.json", '{"status": '), ("config.yaml", ""), ("config.yaml", "a: [")]
+)
+def test_a_file_that_cannot_be_read_is_named(rundir, name, text):
+    (rundir.path / name).write_text(text)
+    with pytest.raises(DamagedError, match=rf"{name} .*cannot be read(.|\n)*force=true"):
+        rundir.result() if name == "result.json" else rundir.config()
+
+
+def test_what_a_killed_process_left_half_written_is_cleared_away(tmp_path):
+    (tmp_path / ".plan.json.123.tmp").write_text("{")
+    with RunDir(tmp_path):
+        assert [p.name for p in tmp_path.iterdir()] == [".lock"]
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path):
+    (tmp_path / "file").write_text("")
+    refused = pytest.raises(DiskError, match=r"file/run could not be written \(Not a directory\)")
+    with refused, RunDir(tmp_path / "file" / "run"):
+        pytest.fail("entered a folder below a file")
+
+
+def test_the_error_is_told_even_if_it_cannot_be_kept(rundir, monkeypatch):
+    def disk_is_full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("fedexp.rundir.write_atomically", disk_is_full)
+    with pytest.raises(LookupError, match="planned"), rundir.failures():
+        raise LookupError("planned")
 
 
 def test_clear_removes_the_record_and_nothing_else(rundir):

@@ -177,3 +177,12 @@ def test_overrides_can_be_told_from_a_configuration(overrides):
     again = composed(overrides_of(config))
     assert run_id(again) == run_id(config)
     assert {k: v for k, v in again.items() if k != "choices"} == {k: v for k, v in config.items() if k != "choices"}
+
+
+def test_a_damaged_file_of_one_run_hides_no_other(begun):
+    good, bad = begun("seed=1"), begun("seed=2")
+    good.write("result.json", {"status": "finished"})
+    (bad.path / "result.json").write_text('{"status"')
+    states = {run.path: run for run in survey(good.path.parent)}
+    assert [states[r.path].state for r in (good, bad)] == ["done", "failed"]
+    assert "result.json cannot be read" in states[bad.path].note

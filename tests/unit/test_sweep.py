@@ -170,6 +170,13 @@ def test_a_repeated_job_replaces_its_file_and_leaves_no_draft(tmp_path: Path) ->
     assert [file.name for file in tmp_path.iterdir()] == ["job-0000.json"]
 
 
+def test_a_damaged_file_makes_a_job_without_a_record(tmp_path: Path) -> None:
+    for number in (0, 1):
+        record_job(tmp_path, number, overrides=[f"seed={number}"], status="finished")
+    (tmp_path / "job-0000.json").write_text('{"number": 0, "over')
+    assert [job.number for job in collect(tmp_path)] == [1]
+
+
 def test_who_is_reading_a_file_never_sees_half_of_the_next(tmp_path: Path) -> None:
     with record_job(tmp_path, 0, overrides=[], status="finished").open() as reader:
         record_job(tmp_path, 0, overrides=[], status="failed", error="x")
