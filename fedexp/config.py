@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -61,15 +62,23 @@ def composed_hydra(overrides: Sequence[str]) -> DictConfig:
         return node
 
 
+_hydra = threading.RLock()  # Hydra has one state for the whole process
+
+
 @contextmanager
 def _composing() -> Iterator[ConfigLoader]:
-    if GlobalHydra.instance().is_initialized():  # inside a job: compose on its own
-        GlobalHydra.instance().clear()
     try:
-        with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        with _hydra, _cleared(), initialize_config_dir(str(conf_dir()), version_base="1.3"):
             yield GlobalHydra.instance().config_loader()
     except (HydraException, OmegaConfBaseException, ValueError) as cause:  # ValueError: algo=3, says Hydra
         raise ConfigError(explain(cause)) from cause
+
+
+@contextmanager
+def _cleared() -> Iterator[None]:
+    """Inside a job too, we compose on our own."""
+    GlobalHydra.instance().clear()
+    yield
 
 
 def plain(node: DictConfig, choices: Mapping[str, str]) -> Config:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import ctypes
 import fcntl
 import os
+import resource
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import IO
@@ -111,6 +112,13 @@ def _quota(*files: Path) -> Iterator[int]:
         quota, period = (word for f in files for word in f.read_text().split())
         if quota not in ("max", "-1"):
             yield max(1, int(quota) // int(period))
+
+
+def allow_many_files() -> None:
+    """Lets this process open as many files as the system grants it: a worker takes ten."""
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    with suppress(ValueError, OSError):  # a system that does not grant what it says
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def keep_freed_memory() -> None:

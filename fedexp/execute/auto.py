@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable, Iterator
 
 import torch
 
+from fedexp.errors import ConfigError
 from fedexp.execute.base import Blueprint, Executor, Say, SerialExecutor, quiet
 from fedexp.execute.processes import ProcessExecutor
 from fedexp.execute.task import Answer, Task
@@ -67,8 +69,18 @@ class AutoExecutor:
         left = rounds * self._blueprint.cohort * self._seconds / self._done
         workers = self._blueprint.crew(self._threads, _per_device())
         if left * (1 - 1 / workers) > MARGIN * self._start:
+            self._hire(workers, f"one would need about {left:.0f} s more")
+
+    def _hire(self, workers: int, why: str) -> None:
+        """Goes on with worker processes, if they can do the work."""
+        try:
             self._executor = ProcessExecutor(self._blueprint, workers=workers, threads=self._threads, say=self._say)
-            self._say(f"executor: {workers} worker processes; one would need about {left:.0f} s more")
+        except ConfigError as error:
+            self._start = math.inf  # never again
+            self._alone = True
+            self._say(f"executor: this process alone. {error}")
+        else:
+            self._say(f"executor: {workers} worker processes; {why}")
 
 
 def _per_device() -> int:

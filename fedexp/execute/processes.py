@@ -18,8 +18,11 @@ from fedexp.execute.base import Blueprint, Say, quiet
 from fedexp.execute.pool import READY, Gone, Hand, Pool, Reply, answered
 from fedexp.execute.shared import Arena, Parcel, Part, opened
 from fedexp.execute.task import Task
+from fedexp.resources import allow_many_files
 from fedexp.state import Message
 from fedexp.stop import unheard
+
+ENDING = 1.0  # seconds in which a process that has closed its connection ends by itself
 
 
 class Channel:
@@ -32,7 +35,7 @@ class Channel:
 
     def send(self, lane: str, header: Any, parcel: Parcel, arena: Arena | None = None) -> None:
         """Sends a parcel, in a given arena that is filled already or in the lane's own."""
-        known = self._sent.get(lane)
+        known, ours = self._sent.get(lane), arena is None
         if arena is None:
             arena = known if known is not None and known.size >= parcel.size else Arena(parcel.size)
             parcel.fill(arena)
@@ -40,6 +43,8 @@ class Channel:
         if arena is not known:
             self._sent[lane] = arena
             send_handle(self.connection, arena.fd, None)
+            if ours:
+                arena.seal()
 
     def receive(self) -> tuple[str, Any, list[Part], Arena]:
         """Lane, header and parts of the next parcel, and the arena in which its tensors lie.
@@ -49,7 +54,8 @@ class Channel:
         """
         lane, new, header, parts = self.connection.recv()
         if new:
-            self._received[lane] = Arena(new, recv_handle(self.connection))
+            self._received[lane] = arena = Arena(new, recv_handle(self.connection))
+            arena.seal()
         return lane, header, parts, self._received[lane]
 
     def own(self, lane: str) -> Arena | None:
@@ -112,18 +118,24 @@ class Process(Hand):
         try:
             self.channel.send(lane, None, parcel, arena)
         except OSError as cause:
-            raise Gone from cause
+            raise self._gone() from cause
 
     def fetch(self) -> tuple[str, Reply] | None:
         """The reply that has come."""
         try:
             lane, header, parts, arena = self.channel.receive()
         except (EOFError, OSError) as cause:
-            raise Gone from cause
+            raise self._gone() from cause
         if lane == READY:
             self.ready = True
             return None
         return lane, (header, parts, arena)
+
+    def _gone(self) -> Gone:
+        """Lets it end by itself, so that its exit code is its own."""
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(ENDING)
+        return Gone()
 
     def end(self) -> str:
         """Kills it."""
@@ -153,6 +165,7 @@ class ProcessExecutor(Pool[Process]):
         say: Say = quiet,
     ) -> None:  # fmt: skip
         super().__init__(workers or blueprint.crew(threads, per_device), threads, say)
+        allow_many_files()
         self._threads = threads
         self._arena = Arena(0)
         self.use(blueprint)
@@ -174,7 +187,7 @@ class ProcessExecutor(Pool[Process]):
         """Lets the workers go."""
         for hand in self.hands:
             hand.channel.close()
-            if hand.tasks:  # nobody waits for its answer
+            if hand.tasks or not hand.ready:  # nobody waits for its answer, nor for the end of its imports
                 hand.process.kill()
         for hand in self.hands:
             try:
@@ -190,7 +203,7 @@ class ProcessExecutor(Pool[Process]):
         path = os.pathsep.join(p or str(Path.cwd()) for p in sys.path)
         with unheard():
             process = subprocess.Popen(  # noqa: S603
-                [sys.executable, "-c", code],
+                [sys.executable, "-P", "-c", code],  # what can be imported here, and nothing from the current folder
                 pass_fds=[theirs.fileno()],
                 env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": str(self._threads)},
                 stdin=subprocess.DEVNULL,

@@ -6,6 +6,7 @@ import logging
 import os
 import signal
 import socket
+import threading
 import warnings
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -241,7 +242,7 @@ def _joined(address: str | None, cpus: int) -> bool:
             f"Ray cannot be reached at executor.address={address}: {cause}\nThis machine must be part of the cluster: "
             "`ray start --head` on the first machine, `ray start --address=<first>:6379` on the others."
         ) from cause
-    if ended not in (signal.SIG_DFL, None):
+    if ended not in (signal.SIG_DFL, None) and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, ended)  # Ray has put its own there
     return address is None
 

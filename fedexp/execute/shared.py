@@ -8,11 +8,14 @@ import os
 import pickle
 import tempfile
 from collections.abc import Collection
+from types import FunctionType
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from fedexp.errors import ConfigError
 
 ALIGN = 64
 Place = tuple[int, torch.dtype, torch.Size, tuple[int, ...]]  # offset, type, shape, strides
@@ -46,9 +49,15 @@ class Arena:
             self._known[place] = self._bytes[offset:end].view(dtype).as_strided(shape, strides)
         return self._known[place]
 
+    def seal(self) -> None:
+        """Closes the file, once it need not be sent again: memory stays, and a process has few open files."""
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
     def __del__(self) -> None:
         if hasattr(self, "fd"):
-            os.close(self.fd)
+            self.seal()
 
 
 def _anonymous_file() -> int:
@@ -117,11 +126,20 @@ class Parcel(pickle.Pickler):
             self.clear_memo()
 
     def persistent_id(self, value: Any) -> tuple[type, Place] | None:
-        """What a tensor or an array of numbers is and where it will lie; everything else is pickled as usual."""
+        """What a tensor or an array of numbers is and where it will lie; everything else is pickled as usual.
+
+        Raises:
+            ConfigError: If a class or function is one that no other process can import.
+        """
         if type(value) is Tensor:
             return Tensor, self._place(dense(value.detach() if value.requires_grad else value))
         if type(value) is np.ndarray and value.dtype.kind in "biufc":
             return np.ndarray, self._place(torch.from_numpy(np.array(value, order="C")))
+        if isinstance(value, type | FunctionType) and value.__module__ == "__main__":
+            raise ConfigError(
+                f"{value.__qualname__} is defined in the script or notebook itself, from which no worker can import "
+                "it. Move it to a module of its own, or use executor=serial."
+            )
         return None
 
     def _place(self, value: Tensor) -> Place:

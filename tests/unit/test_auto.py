@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from fedexp.client import Job
+from fedexp.errors import ConfigError
 from fedexp.execute import auto, base
 from fedexp.execute.auto import AutoExecutor
 from fedexp.execute.base import Blueprint
@@ -59,20 +60,20 @@ def blueprint(*, rounds, clients, fraction, devices) -> Blueprint:
 def run(monkeypatch):
     """Plays rounds with so many seconds per client; returns the executor, both stubs and what was said."""
 
-    def play(*, seconds, rounds, clients=10, fraction=1.0, cores=4, start=3.0, devices=0, threads=1):
+    def play(*, seconds, rounds, clients=10, fraction=1.0, cores=4, start=3.0, devices=0, threads=1, processes=None):
         clock, said, made = Clock(start), [], []
 
         def serial(blueprint, **_):
             made.append(Stub(blueprint, clock, seconds, 1))
             return made[-1]
 
-        def processes(blueprint, *, workers, threads, say):
+        def pool(blueprint, *, workers, threads, say):
             made.append(Stub(blueprint, clock, seconds / workers, workers))
             return made[-1]
 
         monkeypatch.setattr(auto, "time", clock)
         monkeypatch.setattr(auto, "SerialExecutor", serial)
-        monkeypatch.setattr(auto, "ProcessExecutor", processes)
+        monkeypatch.setattr(auto, "ProcessExecutor", processes or pool)
         monkeypatch.setattr(base, "cores", lambda: cores)
         given = blueprint(rounds=rounds, clients=clients, fraction=fraction, devices=devices)
         executor = AutoExecutor(given, threads=threads, say=said.append)
@@ -113,6 +114,16 @@ def test_not_more_workers_than_clients_in_a_round_nor_cores(run):
     assert run(seconds=1.0, rounds=50, clients=20, fraction=0.1).executor.workers == 2
     assert run(seconds=1.0, rounds=50, threads=2).executor.workers == 2
     assert run(seconds=1.0, rounds=50, devices=3).executor.workers == 3
+
+
+def test_it_stays_if_workers_cannot_do_the_work(run, monkeypatch):
+    def refuse(*_, **__):
+        raise ConfigError("Mine is defined in the script.")
+
+    got = run(seconds=1.0, rounds=20, processes=refuse)
+    assert got.executor.workers == 1
+    assert len(got.made[0].done) == 200
+    assert got.said == ["executor: this process alone. Mine is defined in the script."]
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedexp.errors import ConfigError
 from fedexp.execute.shared import ALIGN, INLINE, Arena, Parcel, Room, opened
 from fedexp.network import tensors
 from fedexp.testing import tiny_net
@@ -160,6 +161,25 @@ def test_an_arena_has_no_name_and_is_closed_when_nobody_needs_it():
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(fd)
     assert tensor.fill_(1).sum() == 10  # the memory is there as long as a tensor is in it
+
+
+def test_a_sealed_arena_is_memory_without_its_file():
+    arena = Arena(10)
+    fd = arena.fd
+    arena.seal()
+    arena.seal()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(fd)
+    assert arena.at((0, torch.uint8, torch.Size((10,)), (1,))).fill_(1).sum() == 10
+
+
+def test_what_no_other_process_can_import_is_refused_by_its_name():
+    for source in ("class Mine: pass", "def mine(): pass"):
+        scope = {"__name__": "__main__"}
+        exec(source, scope)  # noqa: S102 - as a script or a notebook does
+        thing = scope.get("Mine") or scope["mine"]
+        with pytest.raises(ConfigError, match=rf"{thing.__name__} is defined in the script .*executor=serial"):
+            Parcel({"component": thing})
 
 
 def test_an_arena_is_never_empty():
