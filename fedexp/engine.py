@@ -14,6 +14,7 @@ import numpy as np
 from torch import Tensor
 
 from fedexp import ledger as ledgers
+from fedexp import stop
 from fedexp.algorithm import Algorithm, Private
 from fedexp.checkpoint import Checkpoint, Saved
 from fedexp.client import Job, Result
@@ -139,9 +140,10 @@ class Engine:
 
     def _keep(self) -> None:
         """From now on this is what an error falls back on."""
-        self.saved.store.commit()
-        self.saved.written = self.rundir.marks
-        self._kept = replace(self.saved)
+        with stop.later():  # all of it, or the slots would be those of another round than the model
+            self.saved.store.commit()
+            self.saved.written = self.rundir.marks
+            self._kept = replace(self.saved)
 
     def _exchange(self, t: int, cohort: Sequence[int], last: Played | None) -> dict[int, Result]:
         """The two messages of a round. The state is changed when every client of the cohort has answered."""

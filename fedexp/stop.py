@@ -51,7 +51,13 @@ def heeding() -> Iterator[None]:
 
 @contextmanager
 def later() -> Iterator[None]:
-    """In the block these signals are noted, and heard when it ends: what is raised in an import may be swallowed."""
+    """In the block these signals are noted, and heard when it ends.
+
+    For what must not be done by half, and for imports, in which what is raised may be swallowed.
+    """
+    if threading.current_thread() is not threading.main_thread():  # where nothing is raised
+        yield
+        return
     noted: list[int] = []
     before = {number: signal.signal(number, lambda n, _: noted.append(n)) for number in SIGNALS}
     try:
