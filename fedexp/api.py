@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import platform
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from omegaconf import OmegaConf
 from rich.console import Console
 
 from fedexp import __version__
-from fedexp.config import Config, composed, run_id, run_path, title
+from fedexp.config import FINAL, Config, composed, run_id, run_path, title
 from fedexp.display import Display, choose, summary
 from fedexp.rundir import Record, RunDir
+
+if TYPE_CHECKING:
+    from fedexp.build import Experiment
+    from fedexp.engine import Engine
 
 
 @dataclass(frozen=True)
@@ -53,25 +58,52 @@ def run(overrides: Sequence[str] | Mapping[str, Any] = (), *, console: Console |
     config: Config = dict(overrides) if isinstance(overrides, Mapping) else composed(overrides)
     console = console or Console(quiet=True)
     rundir = RunDir(run_path(config))
-    if config["plan"]:
-        return _plan(config, rundir, console)
-    return _finished(config, rundir, console) or _run(config, rundir, choose(console), console)
+    display = choose(console)
+    try:
+        if config["plan"]:
+            return _plan(config, rundir, display, console)
+        return _finished(config, rundir, console) or _run(config, rundir, display, console)
+    finally:
+        display.stop()
 
 
 def _finished(config: Config, rundir: RunDir, console: Console) -> Result | None:
-    """The result on file, unless the run is to be done again."""
+    """The result on file, unless the run is to be done again, or something after its last round is."""
     result = None if config["force"] else rundir.result()
     if result is None:
         return None
-    console.print(f"{title(config)}: finished already; force=true runs it again.", highlight=False)
+    asked, done = final_settings(config), result["final"]
+    changed = [key for key in asked if asked[key] != done.get(key)]
+    if "window" in changed:
+        result, changed = _with_window(config, rundir, result), [key for key in changed if key != "window"]
+    if changed and (rundir.path / "checkpoint").exists():
+        return None
+    console.print(f"{title(config)}: finished already; force=true runs it again.", soft_wrap=True, highlight=False)
+    for key in changed:
+        was, asks = json.dumps(done.get(key)), json.dumps(asked[key])
+        console.print(
+            f"note: it was finished with evaluate.{key}={was}, not {asks}. What that needs is kept only with keep=all.",
+            soft_wrap=True, highlight=False,
+        )  # fmt: skip
     summary(result, console)
     return Result("skipped", rundir.path, result)
 
 
-def _plan(config: Config, rundir: RunDir, console: Console) -> Result:
+def _with_window(config: Config, rundir: RunDir, result: dict[str, Any]) -> dict[str, Any]:
+    """A result with the means of another number of rounds, which are on file."""
+    from fedexp.build import protocol
+    from fedexp.protocol import summarise
+
+    blocks = summarise(rundir.records(), protocol(config["evaluate"]).window)
+    means = {goal: {**result[goal], **block} for goal, block in blocks.items()}
+    return {**result, **means, "final": {**result["final"], "window": config["evaluate"]["window"]}}
+
+
+def _plan(config: Config, rundir: RunDir, display: Display, console: Console) -> Result:
     from fedexp.build import build
 
-    plan = build(config).plan
+    plan = build(config, display.stage).plan
+    display.stop()
     plan.show(console)
     return Result("planned", rundir.path, plan.content)
 
@@ -80,17 +112,16 @@ def _run(config: Config, rundir: RunDir, display: Display, console: Console) -> 
     started = time.perf_counter()
     from fedexp.build import build
 
-    experiment = build(config)  # before the directory is made: what cannot be built leaves none
+    experiment = build(config, display.stage)  # before the directory is made: what cannot be built leaves none
     with rundir, rundir.failures():
-        return _finished(config, rundir, console) or _hold(experiment, rundir, display, console, started)
+        return _finished(config, rundir, console) or _run_locked(experiment, rundir, display, console, started)
 
 
-def _hold(experiment: Any, rundir: RunDir, display: Display, console: Console, started: float) -> Result:
+def _run_locked(experiment: Experiment, rundir: RunDir, display: Display, console: Console, started: float) -> Result:
     """Runs an experiment in a directory that no other process can write to meanwhile."""
-    config: Config = experiment.config
+    config = experiment.config
     engine = experiment.engine(rundir, display)
     result: dict[str, Any] | None = None
-    setup = time.perf_counter() - started
     try:
         if config["force"]:
             engine.checkpoint.clear()  # first: without its record, a checkpoint is of no use
@@ -99,11 +130,14 @@ def _hold(experiment: Any, rundir: RunDir, display: Display, console: Console, s
             display.note(note)
         rundir.write_text("config.yaml", OmegaConf.to_yaml(OmegaConf.create(config)))
         rundir.write("plan.json", experiment.plan.content)
-        display.start(title(config), config["rounds"], engine.open())
+        final = engine.work_after if experiment.tests_clients else 0.0
+        done = engine.open()
+        display.start(title(config), config["rounds"], done, final=final, underway=engine.executor.underway)
         for record in engine.records:  # of the rounds before a stop
             display.record(record)
+        setup = time.perf_counter() - started
         engine.run(experiment.card(rundir))
-        result = _conclude(config, rundir, engine, experiment, setup)
+        result = _conclude(experiment, rundir, engine, console, setup)
     finally:
         display.stop()
         engine.executor.close()
@@ -112,25 +146,27 @@ def _hold(experiment: Any, rundir: RunDir, display: Display, console: Console, s
     return Result("finished", rundir.path, result)
 
 
-def _conclude(config: Config, rundir: RunDir, engine: Any, experiment: Any, setup: float) -> dict[str, Any]:
+def _conclude(experiment: Experiment, rundir: RunDir, engine: Engine, console: Console, setup: float) -> dict[str, Any]:
+    """Writes the results of the rounds, then does and adds what comes after the last one.
+
+    If that fails or is stopped, the rounds' results and the model are on file, and the last checkpoint is too.
+    """
     from fedexp.checkpoint import save_model
     from fedexp.protocol import summarise
 
+    config = experiment.config
     blocks = summarise(engine.records, engine.protocol.window)
-    with engine.timed("final"):
-        for goal, extra in engine.protocol.conclude(engine).items():
-            blocks[goal] = {**blocks.get(goal, {}), **extra}
-    seconds = {"setup": setup, **engine.saved.seconds}
-    seconds["elapsed"] += setup + seconds["final"]
-    result = {
-        "status": "finished",
+    result: dict[str, Any] = {
+        "status": "trained",
         "run": run_id(config),
         "title": title(config),
         "path": str(rundir.path),
         "rounds": config["rounds"],
         **blocks,
+        "final": final_settings(config),
         "bytes": {"up": engine.ledger.up, "down": engine.ledger.down},
-        "seconds": {k: round(v, 3) for k, v in seconds.items()},
+        "workers": engine.executor.workers,
+        "seconds": _seconds(engine, setup),
         "digests": {**engine.digests(), "partition": experiment.plan.content["partition_digest"]},
         "versions": versions(),
     }
@@ -138,9 +174,33 @@ def _conclude(config: Config, rundir: RunDir, engine: Any, experiment: Any, setu
         rundir.path / "model.safetensors", engine.saved.state.model, {"run": result["run"], "title": result["title"]}
     )
     rundir.write("result.json", result)
+    try:
+        with engine.timed("final"):
+            more = engine.protocol.conclude(engine)
+    except BaseException:
+        engine.display.stop()
+        summary(result, console)
+        console.print("The rounds are done and on file; the same command does what comes after them.", highlight=False)
+        raise
+    for goal, extra in more.items():
+        result[goal] = {**result.get(goal, {}), **extra}
+    result |= {"status": "finished", "workers": engine.executor.workers, "seconds": _seconds(engine, setup)}
+    rundir.write("result.json", result)
     if config["keep"] == "model":
         engine.checkpoint.clear()
     return result
+
+
+def final_settings(config: Config) -> dict[str, Any]:
+    """The settings that concern only what is measured after the last round."""
+    return {key: config["evaluate"][key] for key in FINAL}
+
+
+def _seconds(engine: Engine, setup: float) -> dict[str, float]:
+    """Seconds by kind of work, summed over all workers, and ``elapsed``, those that the clock has shown."""
+    seconds = {"setup": setup, **engine.saved.seconds}
+    seconds["elapsed"] = seconds.get("elapsed", 0.0) + setup + seconds.get("final", 0.0)
+    return {k: round(v, 3) for k, v in seconds.items()}
 
 
 def versions() -> dict[str, str]:

@@ -21,10 +21,11 @@ from fedexp.contexts import Facts
 from fedexp.data.federated import FederatedData
 from fedexp.data.source import Loaded, Samples
 from fedexp.display import Display
+from fedexp.display.figures import count
 from fedexp.engine import Engine, Every
 from fedexp.errors import ConfigError, FedexpError, PartitionError, PlanError
 from fedexp.evaluate import Stretches, batch_size
-from fedexp.execute.base import Blueprint
+from fedexp.execute.base import Blueprint, Say, quiet
 from fedexp.footprint import HOLD, Footprint, Load, Room
 from fedexp.loops import accelerators
 from fedexp.models.split import SplitModel
@@ -38,6 +39,8 @@ from fedexp.seeding import numpy_rng, seeded
 from fedexp.state import nbytes, snapshot
 from fedexp.track.base import RunCard, Tracker
 from fedexp.worker import Faults
+
+LARGE_FINAL = 0.25  # share of all training after the last round, above which the user is told
 
 
 @dataclass(frozen=True)
@@ -67,7 +70,6 @@ class Experiment:
             devices=accelerators(config["loop"]["accelerator"]),
         )
         tuning = replace(blueprint.local, epochs=config["evaluate"]["finetune_epochs"])
-        plain = replace(blueprint, components={}, local=tuning)
         tracker: Tracker = make(config["tracker"])
         test = self.data.test
         return Engine(
@@ -75,17 +77,23 @@ class Experiment:
             executor=make(config["executor"], blueprint=blueprint, say=display.note),
             classify=partial(classify, self.net),
             tests=Stretches(len(test.y), batch_size(test.x[0].numel())),
-            sampler=UniformSampler(config["seed"], **config["cohort"]),
+            sampler=_sampler(config),
             mishaps=Mishaps(config["seed"], **config["mishaps"]),
             weighting=config["weighting"],
             rounds=config["rounds"],
             every=Every(**config["every"]),
-            protocol=_protocol(config["evaluate"], plain),
+            protocol=protocol(config["evaluate"]),
+            plain=replace(blueprint, components={}, local=tuning),
             rundir=rundir,
             checkpoint=Checkpoint(rundir.path / "checkpoint", self.plan.digest, hold=self.hold),
             tracker=tracker,
             display=display,
         )
+
+    @property
+    def tests_clients(self) -> bool:
+        """Whether any client has a test set of its own."""
+        return any(len(s.test) for s in self.splits)
 
     def card(self, rundir: RunDir) -> RunCard:
         """The run as a tracker is told of it."""
@@ -100,14 +108,15 @@ class Experiment:
         )
 
 
-def build(config: Config) -> Experiment:
-    """Makes the parts of a run and checks that they fit.
+def build(config: Config, stage: Say = quiet) -> Experiment:
+    """Makes the parts of a run and checks that they fit. ``stage`` is told what takes its time.
 
     Raises:
         ConfigError: With every problem found.
         DataError: If the data set is not to be had.
     """
     problems = list(_out_of_range(config))
+    stage(f"reading {config.get('choices', {}).get('data', 'data')}")
     loaded: Loaded = _pool(make(config["data"]).load(), config["pool"])
     splits: list[ClientSplit] = []
     try:
@@ -128,7 +137,10 @@ def build(config: Config) -> Experiment:
         raise ConfigError("\n".join(problems))
     room = Room.of(Path(config["out"]))
     footprint = Footprint.of(_load(config, algorithm, loaded), config["store"], room)
-    notes = [*_nothing_to_measure(algorithm, splits), *footprint.notes(room, config["store"])]
+    notes = [
+        *_nothing_to_measure(algorithm, splits), *_after_the_last_round(config, algorithm, splits),
+        *footprint.notes(room, config["store"]),
+    ]  # fmt: skip
     plan = describe(algorithm, config, net, splits, loaded.train.y.numpy(), footprint, notes)
     return Experiment(config, data, splits, net, algorithm, plan, HOLD if footprint.store == "disk" else None)
 
@@ -151,6 +163,12 @@ def _frozen(value: Any) -> Any:
 
 
 # ---------------------------------------------------------------- parts
+def _sampler(config: Config) -> UniformSampler:
+    cohort = config["cohort"]
+    seed = config["seed"] if cohort["seed"] is None else cohort["seed"]
+    return UniformSampler(seed, cohort["clients"], cohort["fraction"])
+
+
 def _out_of_range(config: Config) -> Iterator[str]:
     cohort, local, every, evaluate, executor = (
         config[key] for key in ("cohort", "local", "every", "evaluate", "executor")
@@ -261,13 +279,28 @@ def _nothing_to_measure(algorithm: Algorithm, splits: Sequence[ClientSplit]) -> 
         )
 
 
-def _protocol(settings: Mapping[str, Any], plain: Blueprint) -> Protocol:
+def _after_the_last_round(config: Config, algorithm: Algorithm, splits: Sequence[ClientSplit]) -> Iterator[str]:
+    """Says so if much of the work comes after the rounds."""
+    if not any(len(s.test) for s in splits):
+        return
+    chosen = protocol(config["evaluate"])
+    again = len(chosen.final_clients(algorithm.facts))
+    more = again + chosen.passes(algorithm) * len(splits)
+    rounds = config["rounds"] * cohort_size(config["cohort"]["clients"], config["cohort"]["fraction"])
+    if again and more > LARGE_FINAL * (rounds + more):
+        fewer = ", and evaluate.all_clients=100 takes 100 of them" if again > 100 else ""
+        yield (
+            f"evaluate: after the last round {count(again, 'client')} are trained and tested once more, which is about "
+            f"{more / (rounds + more):.0%} of all training. evaluate.all_clients=false leaves that out{fewer}."
+        )
+
+
+def protocol(settings: Mapping[str, Any]) -> Protocol:
+    """The evaluation protocol of the settings of ``evaluate``."""
     chosen = {k: v for k, v in settings.items() if k in ("window", "all_clients") and v is not None}
     makers: dict[str, Callable[..., Protocol]] = {
-        "map": Protocol,
-        "fedgela": partial(FedGelaProtocol, plain=plain),
-        "fedrema": FedRemaProtocol,
-    }
+        "map": Protocol, "fedgela": FedGelaProtocol, "fedrema": FedRemaProtocol,
+    }  # fmt: skip
     return makers[settings["protocol"]](**chosen)
 
 

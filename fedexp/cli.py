@@ -205,7 +205,7 @@ def _show_sweep(jobs: list[sweep.Job], manifest: Manifest | None) -> None:
 
 
 def _run(config: Config, console: Console) -> Result:
-    with stop.later():
+    with stop.later(), console.status("loading PyTorch and Lightning"):
         from fedexp.lean import import_lightning
 
         import_lightning()

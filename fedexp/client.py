@@ -40,6 +40,7 @@ class Job:
     weight: float = 1.0  # of its uploads, where they are weighted
     share: float = 1.0  # of the local steps that it does; a straggler does fewer
     test_globally: bool = False  # also test the trained model on the global test set
+    final: bool = False  # after the last round: measured, and nothing of it kept
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,31 @@ class Result:
     error: str | None = None
 
 
+class Meter:
+    """How far a worker is with its task: clients done, with the share of the running one. Others may look at it."""
+
+    def __init__(self, memory: list[float] | memoryview[float] | None = None, place: int = 0) -> None:
+        self._memory: list[float] | memoryview[float] = [0.0] if memory is None else memory
+        self._place, self._unit = place, 0.0
+
+    @property
+    def value(self) -> float:
+        """Clients done, with the share of the running one."""
+        return self._memory[self._place]
+
+    def reset(self, clients: int = 0) -> None:
+        """So many clients of the task are done."""
+        self._memory[self._place] = clients
+
+    def begin(self, steps: int) -> None:
+        """The running client takes so many steps."""
+        self._unit = 1 / steps
+
+    def step(self) -> None:
+        """The running client has taken a step."""
+        self._memory[self._place] += self._unit
+
+
 @dataclass
 class Turn:
     """What a phase has of the client whose turn it is. Not attributes of the module, which are slow to set."""
@@ -65,6 +91,7 @@ class Turn:
     frame: Frame
     trained: Tree  # the parameters that the phase trains
     make_optimizer: Callable[[], Optimizer]
+    meter: Meter
     taken: int = 0  # steps
     sums: dict[str, Tensor] = field(default_factory=dict)
     optimizer: Optimizer = field(init=False)
@@ -101,11 +128,11 @@ class ClientModule(lightning.LightningModule):
         own = [f"{name}.{n}" for n, _ in part.named_parameters()]
         return bool(own) and not self._names & set(own)
 
-    def begin(self, frame: Frame, optimizer: Callable[[], Optimizer]) -> None:
+    def begin(self, frame: Frame, optimizer: Callable[[], Optimizer], meter: Meter) -> None:
         """Takes up a client's phase: from now on nothing is left of another client."""
         frame.structure = self._answer.of_others
         trained = {n: p for n, p in frame.weights.items() if n in self._names}
-        self.turn = Turn(frame, trained, optimizer)
+        self.turn = Turn(frame, trained, optimizer, meter)
         for name, tensor in frame.weights.items():
             if tensor.requires_grad is not (name in trained):
                 tensor.requires_grad_(name in trained)
@@ -135,6 +162,7 @@ class ClientModule(lightning.LightningModule):
             torch.nn.utils.clip_grad_norm_(turn.trained.values(), self._clip)
         turn.optimizer.step()
         turn.taken += 1
+        turn.meter.step()
 
     def objective(self, batch: tuple[Tensor, Tensor], index: int) -> Tensor:
         """Cross-entropy of the edited logits, plus the components' terms."""

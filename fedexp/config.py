@@ -24,10 +24,13 @@ from fedexp.errors import ConfigError
 
 Config = dict[str, Any]
 
+# Settings of ``evaluate`` that concern only what is measured after the last round.
+FINAL = ("window", "all_clients", "finetune_epochs")
+
 # What does not change a run's numbers, and therefore not its identity either.
 IRRELEVANT = (
     "out", "name", "plan", "force", "keep", "store", "tracker", "data.root", "data.download", "data.cache",
-    "data.writers", "every.checkpoint", "choices",
+    "data.writers", "every.checkpoint", "choices", *(f"evaluate.{key}" for key in FINAL),
 )  # fmt: skip
 
 # Hydra's launchers that come with an extra of ours.

@@ -21,7 +21,7 @@ from fedexp.client import Job, Result
 from fedexp.display import Display
 from fedexp.errors import CheckpointError
 from fedexp.evaluate import Score, Stretches, aggregation, personalization, pooled
-from fedexp.execute.base import Executor
+from fedexp.execute.base import Blueprint, Executor
 from fedexp.execute.task import Answer, Measure, MeasureServer, Task, Train, Visit, complete
 from fedexp.ledger import Ledger
 from fedexp.protocol import Protocol
@@ -73,6 +73,7 @@ class Engine:
     checkpoint: Checkpoint
     tracker: Tracker
     display: Display
+    plain: Blueprint | None = None  # of workers that do plain local training, for protocols that ask for it
     saved: Saved = field(init=False)
     ledger: Ledger = field(default_factory=Ledger)
     records: list[Record] = field(default_factory=list)
@@ -181,14 +182,15 @@ class Engine:
         for client in gone:
             job(client)  # it gets the message, and is not heard of again
             results[client] = Result(client, error="dropped out")
-        staying = blocks([c for c in order if c not in gone], self._samples)
+        staying_clients = [c for c in order if c not in gone]
+        staying = blocks(staying_clients, self._samples)
         tasks = chain(tests, (Train(i, tuple(job(c) for c in b)) for i, b in enumerate(staying, len(tests))))
         message = self.saved.state.message if tests else broadcast
         fold = Fold.empty(self.algorithm)
         with closing(complete(self.executor.map(tasks, message), len(tests) + len(staying))) as answers:
             if last:
                 self._write_down(last, self._pooled(islice(answers, len(tests))))
-            self.display.cohort(t + 1, len(order))
+            self.display.cohort(t + 1, len(staying_clients), sum(self._samples[c] for c in staying_clients))
             for answer in answers:
                 self._clock({"transfer": answer.transfer})
                 with self.timed("aggregate"):
@@ -202,7 +204,7 @@ class Engine:
     def _note(self, t: int, result: Result) -> None:
         """Counts what a client sent and took."""
         self._clock(result.seconds)
-        self.display.client(sum(result.seconds.values()))
+        self.display.client(sum(result.seconds.values()), self._samples[result.client])
         if result.error is None:
             self.ledger.count(t + 1, result.client, "up", result.sent)
         else:
@@ -218,25 +220,50 @@ class Engine:
         return self.algorithm.mail(self.saved.state, client), self.saved.store.get(client)
 
     # ------------------------------------------------------------ for protocols: of these results nothing is kept
-    def visit(self, clients: Sequence[int]) -> dict[int, Result]:
-        """What another round of these clients would measure."""
-        return self._ask(Visit, clients)
-
     def test_clients(self, clients: Sequence[int]) -> dict[int, Score | None]:
         """Tests clients' personal models as they stand."""
-        return {c: r.after for c, r in self._ask(Measure, clients).items()}
+        tasks = (Measure(i, (Job(self.saved.state.round, c, *self._own(c)),)) for i, c in enumerate(clients))
+        answers = self.executor.map(tasks, self.algorithm.broadcast(self.saved.state))
+        return {r.client: r.after for r in self._heard(answers)}
 
-    def _ask(self, kind: type[Task], clients: Sequence[int]) -> dict[int, Result]:
-        jobs = (Job(self.saved.state.round, c, *self._own(c)) for c in clients)
-        return self.answers(kind, jobs, self.algorithm.broadcast(self.saved.state))
+    def visit(self, clients: Sequence[int]) -> dict[int, Result]:
+        """What another round of these clients would measure, after the last one."""
+        broadcast = self.algorithm.broadcast(self.saved.state)
+        return self.after_rounds("all clients once more", clients, broadcast, self._last_job)
 
-    def answers(self, kind: type[Task], jobs: Iterable[Job], broadcast: Message) -> dict[int, Result]:
-        """What a kind of task measures with each of these jobs, by client. Who is left out is said."""
-        tasks = (kind(i, (job,)) for i, job in enumerate(jobs))
-        results = [result for answer in self.executor.map(tasks, broadcast) for result in answer.results]
-        for result in results:
+    def _last_job(self, client: int) -> Job:
+        return Job(self.saved.state.round, client, *self._own(client), final=True)
+
+    def after_rounds(
+        self, what: str, clients: Sequence[int], broadcast: Message, job: Callable[[int], Job]
+    ) -> dict[int, Result]:
+        """What training these clients would measure, by client, who fails included. ``what`` names it to the user."""
+        samples = sum(self._samples[c] for c in clients)
+        self.display.after(what, self._in_rounds(clients), len(clients), samples)
+        order = largest_first(clients, self.algorithm.facts.counts)
+        tasks = (Visit(i, (job(c),), len(clients) - i - 1) for i, c in enumerate(order))
+        return {r.client: r for r in self._heard(self.executor.map(tasks, broadcast), shown=True)}
+
+    @property
+    def work_after(self) -> float:
+        """The work after the last round, in rounds."""
+        everyone = range(self.algorithm.facts.n_clients)
+        once = self._in_rounds(self.protocol.final_clients(self.algorithm.facts))
+        return once + self.protocol.passes(self.algorithm) * self._in_rounds(everyone)
+
+    def _in_rounds(self, clients: Sequence[int]) -> float:
+        """The work of training these clients, where a round of the mean cohort is 1."""
+        return sum(self._samples[c] for c in clients) * len(self._samples) / sum(self._samples) / self.sampler.size
+
+    def _heard(self, answers: Iterable[Answer], *, shown: bool = False) -> list[Result]:
+        """The results of answers, by client. Who is left out is said."""
+        results = []
+        for result in (result for answer in answers for result in answer.results):
+            if shown:
+                self.display.client(sum(result.seconds.values()), self._samples[result.client])
             self._say_left_out(result)
-        return {r.client: r for r in sorted(results, key=lambda r: r.client)}
+            results.append(result)
+        return sorted(results, key=lambda r: r.client)
 
     def test_server(self) -> Score | None:
         """Tests the server's model on the global test set, which is divided among the workers."""

@@ -10,10 +10,10 @@ import numpy as np
 
 from fedexp.algorithm import Algorithm
 from fedexp.client import Job, Result
+from fedexp.contexts import Facts
 from fedexp.evaluate import Score, personalization
-from fedexp.execute.base import Blueprint
-from fedexp.execute.task import Visit
 from fedexp.rundir import Record
+from fedexp.seeding import numpy_rng
 
 if TYPE_CHECKING:
     from fedexp.engine import Engine
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 class Protocol:
     """MAP's protocol: personal models right after local training, of the clients of the round (definitions 1 and 2).
 
-    After the last round every client is trained and tested once more from the final state (``all_clients``); nothing
-    of that is kept.
+    After the last round every client, or a number of them drawn by the run's seed, is trained and tested once more from
+    the final state (``all_clients``); nothing of that is kept.
     """
 
     window: int = 10  # rounds of the mean ± std
-    all_clients: bool = True
+    all_clients: bool | int = True
     keeps_best: bool = False
     asks_clients: ClassVar[bool] = False  # for ``personal_scores``: then the next round waits for them
 
@@ -40,12 +40,26 @@ class Protocol:
         """The personal scores of a round."""
         return {c: r.after for c, r in results.items() if r.after is not None}
 
+    def final_clients(self, facts: Facts) -> list[int]:
+        """The clients that are trained and tested once more after the last round."""
+        if isinstance(self.all_clients, bool):
+            return list(range(facts.n_clients if self.all_clients else 0))
+        most = min(self.all_clients, facts.n_clients)
+        drawn: list[int] = numpy_rng(facts.seed, "final clients").choice(facts.n_clients, most, replace=False).tolist()
+        return sorted(drawn)
+
+    def passes(self, algorithm: Algorithm) -> int:  # noqa: ARG002
+        """How often all clients are trained after the last round, beside ``final_clients``."""
+        return 0
+
     def conclude(self, engine: Engine) -> dict[str, dict[str, Any]]:
         """What is added to the summary's ``aggregation`` and ``personalization`` when the run ends."""
-        if not self.all_clients or not any("personalization" in r for r in engine.records):
+        clients = self.final_clients(engine.algorithm.facts)
+        if not clients or not any("personalization" in r for r in engine.records):
             return {}
-        detail = _all_clients(engine.visit(range(engine.algorithm.facts.n_clients)))
-        return {"personalization": {"all_clients": detail["accuracy"], "all_clients_detail": detail}} if detail else {}
+        detail = _all_clients(engine.visit(clients))
+        tested = {"all_clients": detail["accuracy"]} if "accuracy" in detail else {}
+        return {"personalization": {**tested, "all_clients_detail": detail}}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +72,6 @@ class FedGelaProtocol(Protocol):
     """
 
     keeps_best: bool = True
-    plain: Blueprint  # of workers that do plain local training
 
     def tests_clients_globally(self, algorithm: Algorithm) -> bool:
         """Only where there is no server model to test."""
@@ -77,12 +90,18 @@ class FedGelaProtocol(Protocol):
             out["personalization"] = {**out.get("personalization", {}), **({} if pa is None else {"PA": pa})}
         return out
 
+    def passes(self, algorithm: Algorithm) -> int:
+        """All clients train the best server model a little, if they have no models of their own."""
+        return 0 if algorithm.personal else 1
+
     def _finetuned(self, engine: Engine) -> float | None:
         """Mean accuracy of clients that train the best server model a little; None if all of them fail."""
         model = {"model": {n: engine.saved.best[n] for n in engine.algorithm.travelling}}
-        jobs = (Job(0, c, {}, {}) for c in range(engine.algorithm.facts.n_clients))
-        engine.executor.use(self.plain)
-        results = engine.answers(Visit, jobs, model)
+        everyone = range(engine.algorithm.facts.n_clients)
+        if engine.plain is None:
+            raise RuntimeError("FedGELA's protocol needs an engine that knows workers for plain training")
+        engine.executor.use(engine.plain)
+        results = engine.after_rounds("fine-tuning", everyone, model, lambda c: Job(0, c, {}, {}, final=True))
         found = [r.after.accuracy for r in results.values() if r.after is not None]
         return float(np.mean(found)) if found else None
 
@@ -102,11 +121,11 @@ class FedRemaProtocol(Protocol):
 
 
 def _all_clients(results: Mapping[int, Result]) -> dict[str, Any]:
-    """The metrics of all clients that could be tested, and who failed; nothing if all did."""
+    """The metrics of the clients that could be tested; who was asked, and who failed and why."""
     after = {c: r.after for c, r in results.items() if r.after is not None}
     before = {c: r.before for c, r in results.items() if r.before is not None}
-    failed = [c for c, r in results.items() if r.error is not None]
-    return {**personalization(after, before), **({"failed": failed} if failed else {})} if after else {}
+    failed = {str(c): r.error.splitlines()[0] for c, r in results.items() if r.error is not None}
+    return {**(personalization(after, before) if after else {}), "asked": list(results), "failed": failed}
 
 
 def _best_of_each(engine: Engine) -> float:
@@ -118,7 +137,10 @@ def _best_of_each(engine: Engine) -> float:
 
 
 def summarise(records: list[Record], window: int) -> dict[str, dict[str, Any]]:
-    """Last, best and mean ± std of the last rounds, for each of the two goals that was measured."""
+    """Last, best and mean ± std of the last rounds, for each of the two goals that was measured.
+
+    Of personal models also the mean over the last rounds of the accuracy before training and of the worst decile.
+    """
     summary: dict[str, dict[str, Any]] = {}
     for goal in ("aggregation", "personalization"):
         values = [r[goal]["accuracy"] for r in records if goal in r]
@@ -128,4 +150,8 @@ def summarise(records: list[Record], window: int) -> dict[str, dict[str, Any]]:
                 "last": values[-1], "best": max(values), "mean": float(np.mean(late)), "std": float(np.std(late)),
                 "window": len(late),
             }  # fmt: skip
+    if personal := [r["personalization"] for r in records if "personalization" in r][-window:]:
+        for name in ("before", "worst_decile"):
+            values = [p[name] for p in personal if name in p]
+            summary["personalization"] |= {name: float(np.mean(values))} if values else {}
     return summary

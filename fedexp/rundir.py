@@ -165,7 +165,7 @@ class RunDir:
 
     # ------------------------------------------------------------ results
     def result(self) -> dict[str, Any] | None:
-        """The result of a finished run, or None."""
+        """The result of a finished run, or None; also None while something after the last round is left to do."""
         path = self.path / "result.json"
         if not path.exists():
             return None
@@ -173,7 +173,7 @@ class RunDir:
             result: dict[str, Any] = json.loads(path.read_text())
         except (ValueError, OSError) as cause:
             raise _unreadable(path, cause) from cause
-        return result
+        return result if result["status"] == "finished" else None
 
     def write(self, name: str, value: Any) -> None:
         """Writes a JSON file of the run."""

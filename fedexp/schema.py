@@ -25,6 +25,7 @@ class Cohort:
 
     clients: int  # clients in the federation
     fraction: float  # share of them that takes part in a round (Q)
+    seed: int | None  # of the draws of cohorts; None follows the run's seed
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ class EvaluateSettings:
 
     protocol: Literal["map", "fedgela", "fedrema"]
     window: int | None
-    all_clients: bool | None
+    all_clients: bool | int | None
     finetune_epochs: float
 
 

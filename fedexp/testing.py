@@ -233,6 +233,7 @@ def one_client_is_enough(components: Components) -> None:
     for client in range(CLIENTS):
         engine = trial_after(components, rounds=0)
         result = engine.visit([client])[client]
+        _demand(result.error is None, str(result.error))
         _demand(all(np.isfinite(v) for v in result.terms.values()), f"client {client}: a loss is not finite")
 
 

@@ -15,7 +15,7 @@ from typing import Literal
 import torch
 
 from fedexp.algorithm import Algorithm, Private, to_device
-from fedexp.client import ClientModule, Job, Local, Result
+from fedexp.client import ClientModule, Job, Local, Meter, Result
 from fedexp.component import Phase
 from fedexp.contexts import Frame, LocalRound, View
 from fedexp.data.federated import Batches, FederatedData, Info
@@ -77,6 +77,7 @@ class Worker:
         self._device = loop.device
         self.net = arranged(net.to(self._device))
         self.allocate: Allocate = torch.empty_like  # for sums; an executor may know of a better place
+        self.meter = Meter()  # an executor may have one that others see
         self._optimizer, self._local, self._faults = optimizer, local, faults
         self._constants = to_device(algorithm.constants, self._device)
         self._spares = Spares(self.net)
@@ -94,8 +95,18 @@ class Worker:
         return (results, fold) if fold.is_finite else self._folded(jobs, self.work)
 
     def visit(self, jobs: Sequence[Job]) -> tuple[Result, ...]:
-        """What the rounds of some clients would measure, and nothing else of them."""
-        return tuple(replace(self._guarded(job, self.work), uplink={}, private={}) for job in jobs)
+        """What the rounds of some clients would measure, and nothing else of them.
+
+        A client that fails is left out, whatever the policy: no later round depends on it.
+        """
+        results: list[Result] = []
+        for job in jobs:
+            try:
+                results.append(replace(self._limited(job, self.work), uplink={}, private={}))
+            except ClientError as error:
+                results.append(Result(job.client, error=str(error)))
+        self.meter.reset()
+        return tuple(results)
 
     def test(self, jobs: Sequence[Job]) -> tuple[Result, ...]:
         """Tests some clients' personal models as they stand, without training."""
@@ -128,22 +139,28 @@ class Worker:
     def _folded(self, jobs: Sequence[Job], work: Callable[[Job], Result]) -> tuple[tuple[Result, ...], Fold]:
         fold = Fold.empty(self.algorithm)
         results: list[Result] = []
-        for job in jobs:
+        for number, job in enumerate(jobs):
+            self.meter.reset(number)
             result = self._guarded(job, work)
             if result.error is None:
                 fold.feed(job.client, result.uplink, job.weight, self.allocate)
             results.append(replace(result, uplink={}))
+        self.meter.reset()
         return tuple(results), fold
 
     def _guarded(self, job: Job, work: Callable[[Job], Result]) -> Result:
-        """A client's work under the policy for faults: whatever goes wrong in it is the client's error."""
+        """A client's work under the policy for faults."""
         try:
-            with time_limit(self._faults.seconds, job), blaming(job):
-                return work(job)
+            return self._limited(job, work)
         except ClientError as error:
             if self._faults.policy == "raise":
                 raise
             return Result(job.client, error=str(error))
+
+    def _limited(self, job: Job, work: Callable[[Job], Result]) -> Result:
+        """A client's work: whatever goes wrong in it is the client's error, and so is too long a time."""
+        with time_limit(self._faults.seconds, job), blaming(job):
+            return work(job)
 
     def _work(self, job: Job) -> Result:
         """One client's round. The uploads may be the live tensors of the network, which the next client overwrites."""
@@ -215,8 +232,9 @@ class Worker:
         path = (job.round, job.client, self._stream(phase))
         frame = Frame(views, seat.info, facts, seat.received, tensors(self.net), phase.name, path, self._spares.fresh())
         module = self._module(phase)
-        module.begin(frame, lambda: self._make_optimizer(phase, done))
+        module.begin(frame, lambda: self._make_optimizer(phase, done), self.meter)
         batches = self._batches(phase, path, seat.info, job.share)
+        self.meter.begin(len(batches) * len(self.algorithm.phases))
         with seeded(facts.seed, "fit", phase.name, job.round, job.client):
             self.loop.fit(module, batches)
         if module.turn.taken != len(batches):
@@ -301,7 +319,7 @@ def _check_slots(job: Job, slots: Private) -> None:
 
 
 def _where(job: Job) -> str:
-    return f"round {job.round + 1}, client {job.client}"
+    return f"{'after the last round' if job.final else f'round {job.round + 1}'}, client {job.client}"
 
 
 _ADVICE = "Lower optim.lr, set local.clip, or look at this client's data."

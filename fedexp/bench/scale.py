@@ -71,7 +71,7 @@ class Watch(SilentDisplay):
         self.fits = 0
         self.marks: dict[int, float] = {}
 
-    def client(self, seconds: float) -> None:  # noqa: ARG002
+    def client(self, seconds: float, samples: int) -> None:  # noqa: ARG002
         """Is told that a client is done."""
         self.fits += 1
         if self.fits in MARKS:
@@ -98,7 +98,9 @@ def settle(engine: Engine) -> None:
     from fedexp.execute.task import Train
 
     state = engine.saved.state
-    slots = engine.answers(Train, [Job(state.round, 0, {}, {})], engine.algorithm.broadcast(state))[0].private
+    task = Train(0, (Job(state.round, 0, {}, {}),))
+    (answer,) = engine.executor.map([task], engine.algorithm.broadcast(state))
+    slots = answer.results[0].private
     for client in range(engine.algorithm.facts.n_clients):
         engine.saved.store.put(client, slots)
     engine.saved.store.commit()

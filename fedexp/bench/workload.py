@@ -74,7 +74,7 @@ class Workload:
             *("algo=fedavg", *data, f"data.size={self.size}", *self.model, "optim=sgd"),
             *("partition=file", f"partition.path={folder / 'partition.json'}"),
             *(f"cohort.clients={self.clients}", f"cohort.fraction={self.per_round / self.clients:g}"),
-            *(f"local.epochs={self.epochs}", f"local.batch_size={self.batch_size}", "rounds=1000"),
+            *(f"local.epochs={self.epochs}", f"local.batch_size={self.batch_size}", "local.clip=null", "rounds=1000"),
             *("evaluate.all_clients=false", "tracker=none", f"out={folder / 'runs'}"),
         ]
 

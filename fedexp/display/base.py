@@ -2,29 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
 from rich.console import Console
 
+from fedexp.display.progress import nothing
 from fedexp.track.base import Record
 
 
 class Display(Protocol):
     """Follows a run. Rounds count from 1, in ``cohort`` as in the records."""
 
-    def start(self, title: str, rounds: int, done: int) -> None:
+    def stage(self, text: str) -> None:
+        """Shows what is being done before the first round."""
+
+    def start(
+        self, title: str, rounds: int, done: int, *, final: float = 0.0, underway: Callable[[], float] = nothing
+    ) -> None:
         """Begins; ``done`` rounds are on file already.
 
         A resumed run may hand in its earlier records next: they count for the best accuracy but are no news.
+
+        Args:
+            title: Names the run.
+            rounds: Rounds of the run.
+            done: Rounds that are on file.
+            final: Work after the last round, in rounds.
+            underway: Clients that are being trained right now, as far as each of them is.
         """
 
-    def cohort(self, round_: int, size: int) -> None:
-        """Is told that a round begins, with ``size`` clients."""
+    def cohort(self, round_: int, clients: int, samples: int) -> None:
+        """Is told that a round begins, with so many clients, which have so many samples in all."""
 
-    def client(self, seconds: float) -> None:
-        """Is told that one client of the round is done, and how long its work took."""
+    def after(self, what: str, work: float, clients: int, samples: int) -> None:
+        """Is told that clients are trained and tested after the last round, which is as much work as so many rounds."""
+
+    def client(self, seconds: float, samples: int) -> None:
+        """Is told that one client is done, how long its work took, and how many samples it has."""
 
     def record(self, record: Record) -> None:
         """Shows an evaluated round."""
@@ -39,13 +55,21 @@ class Display(Protocol):
 class SilentDisplay:
     """Shows nothing."""
 
-    def start(self, title: str, rounds: int, done: int) -> None:
+    def stage(self, text: str) -> None:
         """Shows nothing."""
 
-    def cohort(self, round_: int, size: int) -> None:
+    def start(
+        self, title: str, rounds: int, done: int, *, final: float = 0.0, underway: Callable[[], float] = nothing
+    ) -> None:
         """Shows nothing."""
 
-    def client(self, seconds: float) -> None:
+    def cohort(self, round_: int, clients: int, samples: int) -> None:
+        """Shows nothing."""
+
+    def after(self, what: str, work: float, clients: int, samples: int) -> None:
+        """Shows nothing."""
+
+    def client(self, seconds: float, samples: int) -> None:
         """Shows nothing."""
 
     def record(self, record: Record) -> None:

@@ -33,6 +33,18 @@ def clock(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes:02}:{rest:02}"
 
 
+def duration(seconds: float) -> str:
+    """Writes how long one thing took: ``0.45 s``, ``12 s``, ``02:20``."""
+    if seconds >= 60:
+        return clock(seconds)
+    return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.2g} s"
+
+
+def count(number: int, noun: str) -> str:
+    """Writes a number of things: ``1 round``, ``2 rounds``."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
 def sparkline(points: Sequence[tuple[int, float]], end: int, *, width: int) -> str:
     """Draws (round, value) points of a run of ``end`` rounds in a line of ``width`` characters.
 

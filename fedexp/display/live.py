@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from rich.console import Console, ConsoleOptions, Group, RenderResult
 from rich.live import Live
 from rich.progress_bar import ProgressBar
+from rich.status import Status
 from rich.table import Table
 from rich.text import Text
 
-from fedexp.display.figures import clock, percent, sparkline
-from fedexp.display.progress import KINDS, Progress
+from fedexp.display.figures import clock, duration, percent, sparkline
+from fedexp.display.progress import KINDS, Progress, nothing
 from fedexp.track.base import Record
 
 WIDEST = 100  # numbers far from their bars are hard to read
@@ -24,22 +27,35 @@ class LiveDisplay:
         self._title = ""
         self._progress = Progress(1, 0)
         self._live: Live | None = None
+        self._status: Status | None = None
 
-    def start(self, title: str, rounds: int, done: int) -> None:
+    def stage(self, text: str) -> None:
+        """Shows what is being done, until the next stage or the start."""
+        self.stop()
+        self._status = self._console.status(text)
+        self._status.start()
+
+    def start(
+        self, title: str, rounds: int, done: int, *, final: float = 0.0, underway: Callable[[], float] = nothing
+    ) -> None:
         """Opens the block."""
         self.stop()
         self._title = title
-        self._progress = Progress(rounds, done)
+        self._progress = Progress(rounds, done, final=final, underway=underway)
         self._live = Live(console=self._console, get_renderable=self.frame, refresh_per_second=8)
         self._live.start(refresh=True)
 
-    def cohort(self, round_: int, size: int) -> None:
+    def cohort(self, round_: int, clients: int, samples: int) -> None:
         """Empties the bar of the clients."""
-        self._progress.cohort(round_, size)
+        self._progress.cohort(round_, clients, samples)
 
-    def client(self, seconds: float) -> None:
+    def after(self, what: str, work: float, clients: int, samples: int) -> None:
+        """Empties the bar, which has another name now."""
+        self._progress.after(what, work, clients, samples)
+
+    def client(self, seconds: float, samples: int) -> None:
         """Moves the bar of the clients."""
-        self._progress.client(seconds)
+        self._progress.client(seconds, samples)
 
     def record(self, record: Record) -> None:
         """Moves the bar of the rounds and shows the accuracies."""
@@ -51,9 +67,10 @@ class LiveDisplay:
 
     def stop(self) -> None:
         """Draws the block a last time and gives the cursor back."""
-        live, self._live = self._live, None
-        if live is not None:
-            live.stop()
+        for shown in (self._live, self._status):
+            if shown is not None:
+                shown.stop()
+        self._live = self._status = None
 
     def frame(self) -> Group:
         """Draws the block as it is now."""
@@ -64,9 +81,9 @@ class LiveDisplay:
         grid.add_column(ratio=1, no_wrap=True)
         grid.add_column(justify="right", no_wrap=True)
         grid.add_column(no_wrap=True, min_width=22)
-        grid.add_row("rounds", _bar(progress.done, progress.rounds, "green"), *_rounds(progress))
-        if progress.size and progress.full < progress.rounds:
-            grid.add_row("clients", _bar(progress.clients, progress.size, "blue"), *_clients(progress))
+        grid.add_row("rounds", _bar(min(progress.done, progress.rounds), progress.rounds, "green"), *_rounds(progress))
+        if progress.working:
+            grid.add_row(progress.what, _bar(progress.running, progress.size, "blue"), *_clients(progress))
         for kind in (kind for kind in KINDS if kind in progress.series):
             grid.add_row(kind, *_accuracy(progress, kind))
         return Group(Text(self._title, style="bold", overflow="ellipsis", no_wrap=True), grid)
@@ -90,13 +107,15 @@ def _bar(done: float, total: int, colour: str) -> ProgressBar:
 
 def _rounds(progress: Progress) -> tuple[str, Text]:
     left = progress.left()
-    ended = progress.full >= progress.rounds or left is None
-    text = f"took {clock(progress.elapsed)}" if ended else f"{clock(left or 0.0)} left"
+    if progress.ended:
+        text = f"took {clock(progress.elapsed)}"
+    else:
+        text = f"{clock(progress.elapsed)} so far" if left is None else f"about {clock(left)} left"
     return f"{progress.full}/{progress.rounds}", Text(text)
 
 
 def _clients(progress: Progress) -> tuple[str, Text]:
-    mean = f"{progress.seconds / progress.clients:.2g} s each" if progress.clients else ""
+    mean = f"{duration(progress.seconds / progress.clients)} each" if progress.clients else ""
     return f"{progress.clients}/{progress.size}", Text(mean, style="dim")
 
 

@@ -2,42 +2,65 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 
 from rich.console import Console
 
-from fedexp.display.figures import clock, percent
-from fedexp.display.progress import KINDS, Progress
+from fedexp.display.figures import clock, count, percent
+from fedexp.display.progress import KINDS, Progress, nothing
 from fedexp.track.base import Record
 
 
 class PlainDisplay:
     """Writes the first and the last evaluated round and, between them, a line every tenth of the run.
 
-    Slow runs write more often, so that a log file moves: whenever ``pause`` seconds have passed since the last line.
+    Slow runs write more often, so that a log file moves: after a round, whenever ``pause`` seconds have passed since
+    the last line; inside a round or after the last one, whenever ``patience`` seconds have.
     """
 
-    def __init__(self, console: Console, *, pause: float = 5.0, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, console: Console, *, pause: float = 5.0, patience: float = 30.0,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
         self._console = console
-        self._pause = pause
+        self._pause, self._patience = pause, patience
         self._now = now
         self._progress = Progress(1, 0)
-        self._written: tuple[int, float] | None = None  # round and time of the last line
+        self._written: tuple[int, float] | None = None  # round and time of the last line of a round
+        self._last = now()  # time of the last line
+        self._ticking: threading.Event | None = None
 
-    def start(self, title: str, rounds: int, done: int) -> None:
+    def stage(self, text: str) -> None:
+        """Writes what is being done."""
+        self.note(text)
+
+    def start(
+        self, title: str, rounds: int, done: int, *, final: float = 0.0, underway: Callable[[], float] = nothing
+    ) -> None:
         """Writes the title."""
-        self._progress = Progress(rounds, done, clock=self._now)
+        self.stop()
+        self._progress = Progress(rounds, done, final=final, underway=underway, clock=self._now)
         self._written = None
-        self.note(f"{title}: " + (f"continues after round {done} of {rounds}" if done else f"{rounds} rounds"))
+        some = count(rounds, "round")
+        self.note(f"{title}: " + (f"continues after round {done} of {rounds}" if done else some))
+        self._ticking = threading.Event()
+        threading.Thread(target=self._tick, args=(self._ticking,), daemon=True).start()
 
-    def cohort(self, round_: int, size: int) -> None:
+    def cohort(self, round_: int, clients: int, samples: int) -> None:
         """Counts."""
-        self._progress.cohort(round_, size)
+        self._progress.cohort(round_, clients, samples)
 
-    def client(self, seconds: float) -> None:
+    def after(self, what: str, work: float, clients: int, samples: int) -> None:
+        """Writes what comes after the last round."""
+        self._progress.after(what, work, clients, samples)
+        self.note(f"after the last round: {what}, {count(clients, 'client')}{self._left()}")
+
+    def client(self, seconds: float, samples: int) -> None:
         """Counts."""
-        self._progress.client(seconds)
+        self._progress.client(seconds, samples)
+        self.look()
 
     def record(self, record: Record) -> None:
         """Writes a line if one is due."""
@@ -47,10 +70,31 @@ class PlainDisplay:
 
     def note(self, text: str) -> None:
         """Writes a line as it is."""
+        self._last = self._now()
         self._console.print(text, soft_wrap=True, markup=False, highlight=False)
 
+    def look(self) -> None:
+        """Writes how far the clients of now are, if nothing was written for long."""
+        progress = self._progress
+        if not progress.working or self._now() - self._last < self._patience:
+            return
+        where = progress.what if progress.full >= progress.rounds else f"round {progress.full + 1}/{progress.rounds}"
+        self.note(f"{where}: {progress.running:.1f} of {count(progress.size, 'client')} done{self._left()}")
+
     def stop(self) -> None:
-        """Has nothing to restore."""
+        """Writes nothing from now on."""
+        if self._ticking is not None:
+            self._ticking.set()
+            self._ticking = None
+
+    def _tick(self, ended: threading.Event) -> None:
+        """Looks now and then, also while a client takes long."""
+        while not ended.wait(1.0):
+            self.look()
+
+    def _left(self) -> str:
+        left = self._progress.left()
+        return "" if left is None else f", about {clock(left)} left"
 
     def _due(self, round_: int) -> bool:
         if self._written is None or round_ >= self._progress.rounds:
@@ -65,5 +109,5 @@ class PlainDisplay:
         parts += [f"{kind} {percent(value)}" for kind, value in accuracies.items() if value is not None]
         left = self._progress.left()
         last = record["round"] >= rounds or left is None
-        parts.append(f"took {clock(self._progress.elapsed)}" if last else f"{clock(left or 0.0)} left")
+        parts.append(f"took {clock(self._progress.elapsed)}" if last else f"about {clock(left or 0.0)} left")
         return "  ".join(parts)

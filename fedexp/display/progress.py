@@ -11,43 +11,99 @@ from fedexp.track.base import Record
 KINDS = ("aggregation", "personalization")
 
 
-class Progress:
-    """Counts for a display; ``clock`` is any function of rising seconds."""
+def nothing() -> float:
+    """Is all that is known of clients that are being trained elsewhere."""
+    return 0.0
 
-    def __init__(self, rounds: int, done: int, *, clock: Callable[[], float] = time.monotonic) -> None:
+
+class Progress:
+    """Counts for a display. Work is measured in rounds: a client's share of one is that of its samples.
+
+    Args:
+        rounds: Rounds of the run.
+        done: Rounds that are on file already.
+        final: Work after the last round, in rounds.
+        underway: Clients that are being trained right now, as far as each of them is; asked whenever it matters.
+        clock: Any function of rising seconds.
+    """
+
+    def __init__(
+        self, rounds: int, done: int, *, final: float = 0.0, underway: Callable[[], float] = nothing,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
         self.rounds = rounds
         self.first = done
         self.full = done  # completed rounds
-        self.running = False  # between the start of a round and its record
-        self.size = 0
-        self.clients = 0
+        self.final = final
+        self.what = "clients"  # of the round, or the name of what comes after the last one
+        self.size = 0  # clients of the round, or of what comes after the last one
+        self.clients = 0  # of them that are done
         self.seconds = 0.0
         self.series: dict[str, list[tuple[int, float]]] = {}
+        self._samples = self._samples_done = 0
+        self._share = 0.0  # work of the clients of now
+        self._after = 0.0  # work done after the last round, before that of the clients of now
+        self._underway = underway
         self._clock = clock
         self._began = clock()
-        self._warm: float | None = None  # when the first round was over; it pays for imports and warming up
+        self._warm: tuple[float, float] | None = None  # time and work done when the first client was
+
+    @property
+    def working(self) -> bool:
+        """Whether clients are being trained."""
+        return self._share > 0 and self.size > 0
+
+    @property
+    def ended(self) -> bool:
+        """Whether all rounds are done, and what comes after them too."""
+        return self.done >= self.rounds + self.final - 1e-9
+
+    @property
+    def running(self) -> float:
+        """Clients of now that are done, with the shares of those that are being trained."""
+        return min(self.clients + self._underway(), self.size)
 
     @property
     def done(self) -> float:
-        """Rounds done, with the share of the running one."""
-        share = self.clients / self.size if self.running and self.size else 0.0
-        return min(self.full + share, self.rounds)
+        """Work done, in rounds."""
+        return self.full + self._after + self._share * self._part
+
+    @property
+    def _part(self) -> float:
+        """The part of the clients of now that is done, by samples."""
+        if not self.size:
+            return 0.0
+        waiting = max(self.size - self.clients, 1)
+        rest = (self._samples - self._samples_done) * min((self.running - self.clients) / waiting, 1.0)
+        return (self._samples_done + max(rest, 0.0)) / max(self._samples, 1)
 
     @property
     def elapsed(self) -> float:
         """Seconds since the display was started."""
         return self._clock() - self._began
 
-    def cohort(self, round_: int, size: int) -> None:
-        """Begins a round."""
-        self._complete(round_ - 1)
-        self.running = True
-        self.size, self.clients, self.seconds = size, 0, 0.0
+    def cohort(self, round_: int, clients: int, samples: int) -> None:
+        """Begins a round with so many clients, which have so many samples in all."""
+        self.full = round_ - 1
+        self._begin("clients", 1.0, clients, samples)
 
-    def client(self, seconds: float) -> None:
-        """Counts one client of the round."""
+    def after(self, what: str, work: float, clients: int, samples: int) -> None:
+        """Begins what comes after the last round, or the next part of it; ``work`` is counted in rounds."""
+        self.full = self.rounds
+        self._after += self._share
+        self._begin(what, work, clients, samples)
+
+    def _begin(self, what: str, share: float, clients: int, samples: int) -> None:
+        self.what, self._share, self.size, self._samples = what, share, clients, samples
+        self.clients, self._samples_done, self.seconds = 0, 0, 0.0
+
+    def client(self, seconds: float, samples: int) -> None:
+        """Counts one client."""
         self.clients += 1
+        self._samples_done += samples
         self.seconds += seconds
+        if self._warm is None:
+            self._warm = self._clock(), self.done
 
     def record(self, record: Record) -> bool:
         """Keeps the accuracies of a round; false for one that was on file before the start."""
@@ -58,8 +114,7 @@ class Progress:
                 self.series.setdefault(kind, []).append((number, accuracy))
         if number <= self.first:
             return False
-        self._complete(number)
-        self.running = False
+        self.full, self._share = number, 0.0
         return True
 
     def best(self, kind: str) -> tuple[int, float]:
@@ -67,17 +122,14 @@ class Progress:
         return max(self.series[kind], key=lambda point: point[1])
 
     def left(self) -> float | None:
-        """Seconds to go at the pace so far, of the rounds after the first if there are any.
+        """Seconds to go at the pace since the first client was done; until another is, at that of the first.
 
-        Unknown before the first client is done.
+        What came before pays for imports and workers' starts. Unknown before the first client is done.
         """
-        began, first = self._began, self.first
-        if self._warm is not None and self.done > first + 1:
-            began, first = self._warm, first + 1
-        moved = self.done - first
-        return (self._clock() - began) / moved * (self.rounds - self.done) if moved > 0 else None
-
-    def _complete(self, rounds: int) -> None:
-        self.full = rounds
-        if self._warm is None and rounds == self.first + 1:
-            self._warm = self._clock()
+        since, before = self._warm or (self._began, float(self.first))
+        if self.done <= before:
+            since, before = self._began, float(self.first)
+        moved = self.done - before
+        if self._warm is None or moved <= 0:
+            return None
+        return (self._clock() - since) / moved * (self.rounds + self.final - self.done)

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from fedexp.display.figures import DASH, clock, human_bytes, percent
+from fedexp.display.figures import DASH, clock, count, human_bytes, percent
 from fedexp.display.live import COLOURS
 
 ABSENT = {"aggregation": "no global model", "personalization": "no personal models"}
@@ -48,22 +48,25 @@ def _facts(result: Mapping[str, Any]) -> Table:
     facts = Table.grid(padding=(0, 2))
     facts.add_column(style="dim", no_wrap=True)
     facts.add_column(overflow="fold")
-    facts.add_row("run", Text(f"{result.get('run', DASH)}, {result.get('rounds', DASH)} rounds"))
+    facts.add_row("run", Text(f"{result.get('run', DASH)}, {count(result['rounds'], 'round')}"))
     if "bytes" in result:
         facts.add_row("sent", Text(" · ".join(f"{human_bytes(count)} {way}" for way, count in result["bytes"].items())))
     if "seconds" in result:
-        facts.add_row("time", Text(_time(result["seconds"])))
+        facts.add_row("time", Text(_time(result["seconds"], result.get("workers", 1))))
     if "path" in result:
         facts.add_row("files", Text(str(result["path"])))
     return facts
 
 
-def _time(seconds: Mapping[str, float]) -> str:
+def _time(seconds: Mapping[str, float], workers: int) -> str:
+    """The time on the clock, then the shares of each kind of work in it, or in the sum over all workers."""
     kinds = {kind: spent for kind, spent in seconds.items() if kind != "elapsed"}
     work = sum(kinds.values())
     elapsed = seconds.get("elapsed", work)
-    # Workers side by side spend more seconds than the clock shows: then the shares are those of the work.
+    took = clock(elapsed)
+    if workers > 1 and work > elapsed:
+        took += f"; {clock(work)} of work by {count(workers, 'worker')}"
     whole = max(elapsed, work)
     kinds["other"] = kinds.get("other", 0.0) + whole - work
     shares = sorted(((spent / whole, kind) for kind, spent in kinds.items() if whole > 0), reverse=True)
-    return " · ".join([clock(elapsed), *(f"{kind} {100 * share:.0f} %" for share, kind in shares if share >= 0.005)])
+    return " · ".join([took, *(f"{kind} {100 * share:.0f} %" for share, kind in shares if share >= 0.005)])

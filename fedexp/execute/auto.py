@@ -55,6 +55,10 @@ class AutoExecutor:
             self._say("executor: this process alone; workers would not be worth their start")
         yield from self._executor.map(rest, broadcast)
 
+    def underway(self) -> float:
+        """Clients that are being trained right now, as far as each of them is."""
+        return self._executor.underway()
+
     def close(self) -> None:
         """Lets workers go, if there are any."""
         self._executor.close()
@@ -66,7 +70,8 @@ class AutoExecutor:
         self._seconds += seconds
         self._done += len(task.jobs)
         rounds = self._blueprint.facts.rounds - task.jobs[0].round
-        left = rounds * self._blueprint.cohort * self._seconds / self._done
+        clients = task.ahead if task.jobs[0].final else rounds * self._blueprint.cohort
+        left = clients * self._seconds / self._done
         workers = self._blueprint.crew(self._threads, _per_device())
         if left * (1 - 1 / workers) > MARGIN * self._start:
             self._hire(workers, f"one would need about {left:.0f} s more")

@@ -71,6 +71,7 @@ class Executor(Protocol):
     def workers(self) -> int: ...
     def map(self, tasks: Iterable[Task], broadcast: Message) -> Iterator[Answer]: ...
     def use(self, blueprint: Blueprint) -> None: ...
+    def underway(self) -> float: ...  # clients that are being trained right now, as far as each of them is, if known
     def close(self) -> None: ...
 
 
@@ -90,6 +91,10 @@ class SerialExecutor:
     def map(self, tasks: Iterable[Task], broadcast: Message) -> Iterator[Answer]:
         """The answers, in order."""
         return (task.by(self._worker, broadcast) for task in tasks)
+
+    def underway(self) -> float:
+        """How far the running task is, in clients."""
+        return self._worker.meter.value
 
     def close(self) -> None:
         """Has nothing to let go."""

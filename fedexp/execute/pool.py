@@ -175,6 +175,10 @@ class Pool(ABC, Generic[H]):
                     hand.end()
                     hand.tasks = {}
 
+    def underway(self) -> float:
+        """Clients that are being trained right now; nothing is known of them until they are done."""
+        return 0.0
+
     @abstractmethod
     def hire(self, number: int) -> H:
         """A new worker."""

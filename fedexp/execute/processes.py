@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import select
 import socket
@@ -14,6 +15,7 @@ from multiprocessing.reduction import recv_handle, send_handle
 from pathlib import Path
 from typing import Any
 
+from fedexp.client import Meter
 from fedexp.execute.base import Blueprint, Say, quiet
 from fedexp.execute.pool import READY, Gone, Hand, Pool, Reply, answered
 from fedexp.execute.shared import Arena, Parcel, Part, opened
@@ -69,9 +71,10 @@ class Channel:
 
 
 # ---------------------------------------------------------------- in the worker
-def serve(fd: int, number: int, threads: int) -> None:
+def serve(fd: int, meters: int, number: int, threads: int) -> None:
     """A worker process from its first to its last task. Signals are for the main process, whose end is ours too."""
     channel = Channel(fd)
+    meter = Meter(_floats(meters), number)
     try:
         while True:
             lane, _, parts, arena = channel.receive()
@@ -80,6 +83,7 @@ def serve(fd: int, number: int, threads: int) -> None:
             transfer = time.perf_counter() - started
             if lane == "blueprint":
                 worker = content.worker(threads=threads, number=number)
+                worker.meter = meter
                 channel.send(READY, None, Parcel(None))
             elif lane == "broadcast":
                 broadcast = content
@@ -93,8 +97,13 @@ def serve(fd: int, number: int, threads: int) -> None:
 _SERVE = (
     "from fedexp.stop import leave_with; leave_with({parent}); "  # before the imports, which take their time
     "from fedexp.lean import import_lightning; import_lightning(); "
-    "from fedexp.execute.processes import serve; serve({fd}, {number}, {threads})"
+    "from fedexp.execute.processes import serve; serve({fd}, {meters}, {number}, {threads})"
 )
+
+
+def _floats(file: int) -> memoryview[float]:
+    """A file in memory as numbers that several processes see."""
+    return memoryview(mmap.mmap(file, 0)).cast("d")
 
 
 class Process(Hand):
@@ -168,6 +177,8 @@ class ProcessExecutor(Pool[Process]):
         allow_many_files()
         self._threads = threads
         self._arena = Arena(0)
+        self._meters = Arena(8 * self.workers)  # a number for each worker
+        self._underway = _floats(self._meters.fd)
         self.use(blueprint)
         self.hands = [self.hire(number) for number in range(self.workers)]
 
@@ -182,6 +193,10 @@ class ProcessExecutor(Pool[Process]):
                 hand.send("blueprint", *self._blueprint)
             except Gone:  # it died while idle
                 self.rehire(hand)
+
+    def underway(self) -> float:
+        """Clients that are being trained right now, as far as each of them is."""
+        return sum(self._underway)
 
     def close(self) -> None:
         """Lets the workers go."""
@@ -199,12 +214,15 @@ class ProcessExecutor(Pool[Process]):
     def hire(self, number: int) -> Process:
         """Starts a process."""
         ours, theirs = socket.socketpair()
-        code = _SERVE.format(parent=os.getpid(), fd=theirs.fileno(), number=number, threads=self._threads)
+        self._underway[number] = 0.0
+        code = _SERVE.format(
+            parent=os.getpid(), fd=theirs.fileno(), meters=self._meters.fd, number=number, threads=self._threads
+        )
         path = os.pathsep.join(p or str(Path.cwd()) for p in sys.path)
         with unheard():
             process = subprocess.Popen(  # noqa: S603
                 [sys.executable, "-P", "-c", code],  # what can be imported here, and nothing from the current folder
-                pass_fds=[theirs.fileno()],
+                pass_fds=[theirs.fileno(), self._meters.fd],
                 env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": str(self._threads)},
                 stdin=subprocess.DEVNULL,
             )

@@ -40,6 +40,7 @@ class Task(ABC):
 
     index: int
     jobs: tuple[Job, ...] = ()  # without what everyone gets: that travels once, and not with every task
+    ahead: int = 0  # clients whose turn comes later, after the last round
 
     @abstractmethod
     def by(self, worker: Worker, broadcast: Message) -> Answer:

@@ -342,7 +342,8 @@ def test_a_client_that_always_fails_does_not_spoil_the_end(kind, how, tmp_path):
         found = []
         trial({"x": Fails(how=how)}, tmp_path / "other", faults=SKIP, executor=found.append)
         (blueprint,) = found
-        engine.protocol = FedGelaProtocol(plain=blueprint) if kind == "fedgela" else FedRemaProtocol(all_clients=True)
+        engine.protocol = FedGelaProtocol() if kind == "fedgela" else FedRemaProtocol(all_clients=True)
+        engine.plain = blueprint
     engine.run(card(engine))
     engine.display.notes.clear()
     block = engine.protocol.conclude(engine)["personalization"]
