@@ -115,6 +115,7 @@ class Progress:
         if number <= self.first:
             return False
         self.full, self._share = number, 0.0
+        self._warm = self._warm or (self._clock(), self.done)
         return True
 
     def best(self, kind: str) -> tuple[int, float]:

@@ -48,7 +48,7 @@ def _facts(result: Mapping[str, Any]) -> Table:
     facts = Table.grid(padding=(0, 2))
     facts.add_column(style="dim", no_wrap=True)
     facts.add_column(overflow="fold")
-    facts.add_row("run", Text(f"{result.get('run', DASH)}, {count(result['rounds'], 'round')}"))
+    facts.add_row("run", Text(f"{result.get('run', DASH)}, {count(result.get('rounds', 0), 'round')}"))
     if "bytes" in result:
         facts.add_row("sent", Text(" · ".join(f"{human_bytes(count)} {way}" for way, count in result["bytes"].items())))
     if "seconds" in result:

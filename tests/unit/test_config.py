@@ -93,7 +93,7 @@ def test_an_algorithm_inherits_the_files_it_names():
 
 def test_experiments_override_run_settings_and_the_command_line_overrides_them():
     config = composed(["experiment=map_fmnist_mlp", "rounds=7"])
-    assert config["cohort"] == {"clients": 100, "fraction": 0.2}
+    assert config["cohort"] == {"clients": 100, "fraction": 0.2, "seed": None}
     assert config["rounds"] == 7
     assert config["choices"]["data"] == "fmnist"
 
@@ -174,7 +174,7 @@ def changed(config: dict[str, Any], path: tuple[str, ...]) -> dict[str, Any]:
 
 IRRELEVANT = {
     "out", "name", "plan", "force", "keep", "store", "tracker._target_", "data.root", "data.cache", "data.download",
-    "every.checkpoint",
+    "every.checkpoint", "evaluate.window", "evaluate.all_clients", "evaluate.finetune_epochs",
 }  # fmt: skip
 
 

@@ -7,13 +7,14 @@ import os
 import pty
 import subprocess
 import sys
+import time
 from typing import Any
 
 import pytest
 from rich.console import Console
 
 from fedexp.display import Display, SilentDisplay, choose, shown, summary
-from fedexp.display.figures import clock, human_bytes, percent, sparkline
+from fedexp.display.figures import clock, count, duration, human_bytes, percent, sparkline
 from fedexp.display.live import LiveDisplay
 from fedexp.display.plain import PlainDisplay
 from fedexp.display.progress import Progress
@@ -74,7 +75,7 @@ def test_plain_lines_read_as_promised() -> None:
     display.record(record(50, aggregation=None))
     assert text(console) == [
         "map · digits: 50 rounds",
-        "round 12/50  aggregation 86.1 %  personalization 90.4 %  00:38 left",
+        "round 12/50  aggregation 86.1 %  personalization 90.4 %  about 00:38 left",
         "round 50/50  personalization 90.4 %  took 00:50",
     ]
 
@@ -100,7 +101,45 @@ def test_a_resumed_run_does_not_repeat_its_history() -> None:
     clock.now = 3.0
     display.record(record(3))
     assert text(console)[0] == "title: continues after round 2 of 4"
-    assert text(console)[1:] == ["round 3/4  aggregation 86.1 %  personalization 90.4 %  00:03 left"]
+    assert text(console)[1:] == ["round 3/4  aggregation 86.1 %  personalization 90.4 %  about 00:03 left"]
+
+
+def test_plain_lines_in_a_long_round_and_after_the_last_one() -> None:
+    console, clock, share = page(), Clock(), 0.0
+    display = PlainDisplay(console, now=clock, patience=30.0)
+    display.start("title", 1, 0, final=2.0, underway=lambda: share)
+    display.cohort(1, 4, 400)
+    clock.now = 10.0
+    display.client(10.0, 100)
+    clock.now, share = 39.0, 0.5
+    display.look()  # the last line is 39 seconds old
+    clock.now = 40.0
+    display.look()  # and now it is new
+    share = 0.0
+    display.record(record(1))
+    display.after("all clients once more", 2.0, 8, 800)
+    clock.now = 80.0
+    display.client(40.0, 100)
+    display.stop()
+    assert text(console) == [
+        "title: 1 round",
+        "round 1/1: 1.5 of 4 clients done, about 10:09 left",
+        "round 1/1  aggregation 86.1 %  personalization 90.4 %  took 00:40",
+        "after the last round: all clients once more, 8 clients, about 01:20 left",
+        "all clients once more: 1.0 of 8 clients done, about 02:02 left",
+    ]
+
+
+def test_a_line_comes_also_while_nothing_is_heard() -> None:
+    console = page()
+    display = PlainDisplay(console, patience=0.0)
+    with shown(display, "title", rounds=3, done=0):
+        display.cohort(1, 2, 10)
+        for _ in range(100):
+            if len(text(console)) > 1:
+                break
+            time.sleep(0.1)
+    assert text(console)[1] == "round 1/3: 0.0 of 2 clients done"
 
 
 def test_notes_are_taken_literally_and_not_wrapped() -> None:
@@ -113,24 +152,60 @@ def test_time_left_counts_clients_of_the_running_round() -> None:
     clock = Clock()
     progress = Progress(10, 4, clock=clock)
     assert progress.left() is None
-    progress.cohort(5, 4)
+    progress.cohort(5, 4, 400)
     clock.now = 6.0
-    progress.client(1.0)
-    progress.client(1.0)
+    progress.client(1.0, 200)  # the largest comes first, and is half of the round
     assert progress.done == 4.5
     assert progress.left() == pytest.approx(6.0 / 0.5 * 5.5)
+    clock.now = 7.0
+    progress.client(1.0, 100)
+    assert progress.done == 4.75
+    assert progress.left() == pytest.approx(1.0 / 0.25 * 5.25)  # workers' starts are behind us
+    clock.now = 8.0
     progress.record(record(5))
     assert progress.done == 5
-    assert progress.left() == pytest.approx(6.0 / 1 * 5)
+    assert progress.left() == pytest.approx(2.0 / 0.5 * 5)
 
 
-def test_time_left_forgets_the_first_round() -> None:
+def test_clients_that_are_being_trained_count_as_far_as_they_are() -> None:
+    clock, share = Clock(), 0.0
+    progress = Progress(2, 0, underway=lambda: share, clock=clock)
+    progress.cohort(1, 2, 100)
+    assert not progress.ended
+    share = 0.5
+    assert (progress.running, progress.done) == (0.5, 0.25)
+    share = 5.0  # whatever a worker says
+    assert (progress.running, progress.done) == (2.0, 1.0)
+
+
+def test_time_left_includes_what_comes_after_the_last_round() -> None:
+    clock = Clock()
+    progress = Progress(2, 0, final=3.0, clock=clock)
+    for round_ in (1, 2):
+        progress.cohort(round_, 1, 10)
+        clock.now += 1.0
+        progress.client(1.0, 10)
+        progress.record(record(round_))
+    assert progress.left() == pytest.approx(3.0)
+    assert not progress.ended
+    progress.after("all clients", 2.0, 2, 20)
+    for _ in range(2):
+        clock.now += 1.0
+        progress.client(1.0, 10)
+    progress.after("fine-tuning", 1.0, 1, 10)
+    assert progress.left() == pytest.approx(1.0)
+    clock.now += 1.0
+    progress.client(1.0, 10)
+    assert progress.ended
+
+
+def test_time_left_forgets_what_came_before_the_first_client() -> None:
     clock = Clock()
     progress = Progress(10, 0, clock=clock)
     clock.now = 50.0
     progress.record(record(1))
     assert progress.left() == pytest.approx(450.0)
-    progress.cohort(2, 1)
+    progress.cohort(2, 1, 10)
     clock.now = 52.0
     progress.record(record(2))
     clock.now = 54.0
@@ -152,9 +227,9 @@ def live(width: int) -> list[str]:
     display._progress = Progress(50, 0, clock=Clock())
     for round_ in range(1, 13):
         display.record(record(round_, aggregation=round_ / 20 if round_ < 12 else 0.5, personalization=None))
-    display.cohort(13, 10)
-    display.client(0.12)
-    display.client(0.14)
+    display.cohort(13, 10, 1000)
+    display.client(0.12, 100)
+    display.client(0.14, 100)
     console.print(display.frame())
     return text(console)
 
@@ -164,7 +239,7 @@ def test_the_live_block(width: int) -> None:
     title, rounds, clients, aggregation = live(width)
     assert title == "map · digits"
     assert rounds.startswith("rounds")
-    assert "12/50  00:00 left" in rounds
+    assert "12/50  about 00:00 left" in rounds
     assert "2/10  0.13 s each" in clients
     assert "50.0 %  best 55.0 %, round 11" in aggregation
     assert "▁" in aggregation
@@ -193,7 +268,9 @@ from rich.console import Console
 from fedexp.display import choose, shown
 display = choose(Console())
 with shown(display, "title", rounds=3, done=0):
-    display.cohort(1, 2)
+    display.stage("reading")
+    display.start("title", 3, 0)
+    display.cohort(1, 2, 20)
     display.note("a note")
     raise SystemExit(7)
 """
@@ -229,8 +306,10 @@ def test_the_console_decides() -> None:
 def test_silence() -> None:
     display = SilentDisplay()
     with shown(display, "title", rounds=2, done=0):
-        display.cohort(1, 3)
-        display.client(0.1)
+        display.stage("reading")
+        display.cohort(1, 3, 30)
+        display.client(0.1, 10)
+        display.after("all clients", 1.0, 2, 20)
         display.record(record(1))
         display.note("nothing")
 
@@ -260,8 +339,21 @@ def test_absent_accuracies_are_dashes_with_a_reason(gone: str, why: str) -> None
 
 def test_workers_side_by_side_never_exceed_a_hundred_percent() -> None:
     console = page()
-    summary({"seconds": {"elapsed": 10.0, "train": 30.0, "evaluate": 10.0}}, console)
-    assert any("00:10 · train 75 % · evaluate 25 %" in line for line in text(console))
+    summary({"seconds": {"elapsed": 10.0, "train": 30.0, "evaluate": 10.0}, "workers": 4}, console)
+    assert any("00:10; 00:40 of work by 4 workers · train 75 % · evaluate 25 %" in line for line in text(console))
+
+
+def test_before_the_first_client_the_live_block_says_how_long_it_has_been_going_on() -> None:
+    console, clock = page(), Clock()
+    display = LiveDisplay(console)
+    display._progress = Progress(50, 0, clock=clock)
+    display.cohort(1, 4, 40)
+    clock.now = 25.0
+    console.print(display.frame())
+    assert any("0/50  00:25 so far" in line for line in text(console))
+    display.client(140.0, 10)
+    console.print(display.frame())
+    assert any("1/4  02:20 each" in line for line in text(console))
 
 
 def test_figures() -> None:
@@ -277,6 +369,8 @@ def test_figures() -> None:
         "123 GB",
     ]
     assert [clock(s) for s in (0, 31.4, 59.6, 3723)] == ["00:00", "00:31", "01:00", "1:02:03"]
+    assert [duration(s) for s in (0.0123, 1.44, 59.4, 140.0)] == ["0.012 s", "1.4 s", "59 s", "02:20"]
+    assert [count(n, "round") for n in (0, 1, 2000)] == ["0 rounds", "1 round", "2,000 rounds"]
 
 
 def test_sparklines() -> None:

@@ -347,7 +347,8 @@ def test_a_client_that_always_fails_does_not_spoil_the_end(kind, how, tmp_path):
     engine.run(card(engine))
     engine.display.notes.clear()
     block = engine.protocol.conclude(engine)["personalization"]
-    assert block["all_clients_detail"]["failed"] == [1]
+    assert list(block["all_clients_detail"]["failed"]) == ["1"]
+    assert block["all_clients_detail"]["failed"]["1"].startswith("after the last round, client 1")
     assert len(block["all_clients_detail"]["clients"]) == CLIENTS - 1
     assert math.isfinite(block["all_clients"])
     assert ("PA" in block) == (kind == "fedgela")
@@ -357,7 +358,9 @@ def test_a_client_that_always_fails_does_not_spoil_the_end(kind, how, tmp_path):
 def test_nobody_can_be_tested_at_the_end(tmp_path):
     everybody = tuple(range(CLIENTS))
     engine = ran({"x": Fails(clients=everybody, rounds=(2, 3))}, tmp_path, rounds=3, faults=SKIP, fraction=1.0)
-    assert engine.protocol.conclude(engine) == {}
+    block = engine.protocol.conclude(engine)["personalization"]
+    assert list(block) == ["all_clients_detail"]
+    assert [*map(int, block["all_clients_detail"]["failed"])] == block["all_clients_detail"]["asked"] == [*everybody]
     assert "personalization" in engine.records[0]
 
 

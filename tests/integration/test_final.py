@@ -1,0 +1,172 @@
+"""What comes after the last round: it is seen, it can be chosen, and it never costs a run."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import pytest
+from rich.console import Console
+
+import fedexp
+from fedexp.config import composed, run_path
+from fedexp.errors import ClientError
+from fedexp.protocol import Protocol
+from fedexp.worker import Worker
+
+ALL = "evaluate.all_clients=true"
+
+
+def said(overrides: list[str]) -> tuple[fedexp.Result, str]:
+    console = Console(file=io.StringIO(), width=100)
+    result = fedexp.run(overrides, console=console)
+    return result, console.file.getvalue()
+
+
+@pytest.fixture
+def trained_rounds(monkeypatch):
+    """Notes each client that is trained in a round."""
+    noted: list[tuple[int, int]] = []
+    real = Worker._work
+
+    def work(self, job):
+        if not job.final:
+            noted.append((job.round, job.client))
+        return real(self, job)
+
+    monkeypatch.setattr(Worker, "_work", work)
+    return noted
+
+
+def test_a_client_that_fails_after_the_last_round_is_named_and_left_out(small, monkeypatch):
+    real = Worker._work
+
+    def work(self, job):
+        if job.final and job.client == 2:
+            raise ClientError("after the last round, client 2, phase 'local': loss term 'ce' is not finite.")
+        return real(self, job)
+
+    monkeypatch.setattr(Worker, "_work", work)
+    result, text = said(small(ALL))  # faults=raise is the default
+    assert result.status == "finished"
+    detail = result.personalization["all_clients_detail"]
+    assert detail["failed"] == {"2": "after the last round, client 2, phase 'local': loss term 'ce' is not finite."}
+    assert len(detail["clients"]) == 5
+    assert "left out: after the last round, client 2" in text
+
+
+@pytest.mark.parametrize("stop", [RuntimeError("out of something"), KeyboardInterrupt()])
+def test_the_rounds_are_on_file_before_and_the_same_command_does_the_rest(small, monkeypatch, trained_rounds, stop):
+    def conclude(self, engine):
+        raise stop
+
+    whole = fedexp.run(small(ALL, "name=whole"))
+    expected = trained_rounds[:]
+    trained_rounds.clear()
+    console = Console(file=io.StringIO(), width=100)
+    with monkeypatch.context() as patch, pytest.raises(type(stop)):
+        patch.setattr(Protocol, "conclude", conclude)
+        fedexp.run(small(ALL), console=console)
+    assert trained_rounds == expected
+    path = run_path(composed(small(ALL)))
+    on_file = json.loads((path / "result.json").read_text())
+    assert on_file["status"] == "trained"
+    assert on_file["aggregation"] == whole.aggregation
+    assert (path / "model.safetensors").exists()
+    assert "mean of last" in console.file.getvalue()
+    assert "the same command does what comes after them" in console.file.getvalue()
+    result = fedexp.run(small(ALL))
+    assert trained_rounds == expected  # and no round was trained again
+    assert (result.status, result.personalization) == ("finished", whole.personalization)
+    assert result.summary["digests"] == whole.summary["digests"]
+
+
+def test_another_way_out_is_the_same_run(small, monkeypatch, trained_rounds):
+    """Whoever does not want to wait for the last pass loses nothing."""
+
+    def conclude(self, engine):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Protocol, "conclude", conclude)
+        fedexp.run(small(ALL))
+    before = trained_rounds[:]
+    result = fedexp.run(small("evaluate.all_clients=false"))
+    assert result.status == "finished"
+    assert "all_clients" not in result.personalization
+    assert trained_rounds == before
+
+
+def test_a_number_of_clients_drawn_by_the_seed(small):
+    def asked(*more: str) -> list[int]:
+        result = fedexp.run(small("evaluate.all_clients=3", *more))
+        return result.personalization["all_clients_detail"]["asked"]
+
+    first = asked()
+    assert len(set(first)) == 3
+    assert asked("force=true") == first
+    assert any(asked(f"seed={seed}") != first for seed in range(1, 5))
+    assert fedexp.run(small("evaluate.all_clients=99", "name=x")).personalization["all_clients_detail"]["asked"] == [
+        *range(6)
+    ]
+
+
+def test_a_finished_run_says_what_it_was_finished_with(small, trained_rounds):
+    fedexp.run(small())  # evaluate.all_clients=false
+    trained_rounds.clear()
+    result, text = said(small(ALL))
+    assert result.status == "skipped"
+    assert "it was finished with evaluate.all_clients=false, not true" in text
+    assert "keep=all" in text
+    assert trained_rounds == []
+
+
+def test_what_is_kept_serves_another_last_pass(small, trained_rounds):
+    fedexp.run(small("keep=all"))
+    trained_rounds.clear()
+    result = fedexp.run(small("keep=all", ALL))
+    assert result.status == "finished"
+    assert "all_clients" in result.personalization
+    assert trained_rounds == []
+
+
+def test_means_over_another_number_of_rounds_come_from_the_records(small, trained_rounds):
+    whole = fedexp.run(small())
+    trained_rounds.clear()
+    two = fedexp.run(small("evaluate.window=2"))
+    accuracies = [r["aggregation"]["accuracy"] for r in whole.records]
+    assert two.aggregation["mean"] == pytest.approx(sum(accuracies[-2:]) / 2)
+    assert two.aggregation["window"] == 2
+    assert two.path == whole.path
+    assert trained_rounds == []
+
+
+def test_much_work_after_the_last_round_is_said_beforehand(small):
+    _, text = said(small(ALL, "plan=true", "cohort.fraction=0.2", "rounds=1"))
+    flat = " ".join(text.split())
+    assert "after the last round 6 clients are trained and tested once more, which is about 86% of all training" in flat
+    _, text = said(small(ALL, "plan=true", "rounds=100"))
+    assert "once more" not in text
+
+
+def test_the_last_pass_is_seen(small):
+    _, text = said(small(ALL))
+    assert "after the last round: all clients once more, 6 clients" in text
+    assert text.startswith("reading digits\n")
+
+
+def test_the_cohorts_can_be_held_while_the_seed_changes(small):
+    def cohorts(*more: str) -> list[tuple[str, str]]:
+        from fedexp.rundir import RunDir
+
+        rows = RunDir(fedexp.run(small(*more)).path).rows("clients.csv")
+        return [(row["round"], row["client"]) for row in rows]
+
+    held = ("cohort.seed=7", "partition.seed=7")
+    assert cohorts(*held, "seed=1") == cohorts(*held, "seed=2")
+    assert cohorts("seed=1") != cohorts("seed=2")
+
+
+def test_the_papers_scenes_clip_as_the_authors_code_does():
+    assert composed([])["local"]["clip"] == 100
+    assert composed(["experiment=map_fmnist_mlp"])["local"]["clip"] == 100
