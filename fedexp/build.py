@@ -19,7 +19,7 @@ from fedexp.component import Component
 from fedexp.config import Config, run_id, title
 from fedexp.contexts import Facts
 from fedexp.data.federated import FederatedData
-from fedexp.data.source import Loaded, Samples
+from fedexp.data.source import Loaded, Samples, identified
 from fedexp.display import Display
 from fedexp.engine import Engine, Every
 from fedexp.errors import ConfigError, FedexpError, PartitionError, PlanError
@@ -108,7 +108,7 @@ def build(config: Config) -> Experiment:
         DataError: If the data set is not to be had.
     """
     problems = list(_out_of_range(config))
-    loaded: Loaded = _pool(make(config["data"]).load(), config["pool"])
+    loaded: Loaded = _pool(identified(make(config["data"]).load()), config["pool"])
     splits: list[ClientSplit] = []
     try:
         loaded, splits = _deal(config, loaded)
@@ -129,7 +129,7 @@ def build(config: Config) -> Experiment:
     room = Room.of(Path(config["out"]))
     footprint = Footprint.of(_load(config, algorithm, loaded), config["store"], room)
     notes = [*_nothing_to_measure(algorithm, splits), *footprint.notes(room, config["store"])]
-    plan = describe(algorithm, config, net, splits, loaded.train.y.numpy(), footprint, notes)
+    plan = describe(algorithm, config, net, splits, loaded, footprint, notes)
     return Experiment(config, data, splits, net, algorithm, plan, HOLD if footprint.store == "disk" else None)
 
 
