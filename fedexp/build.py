@@ -19,7 +19,7 @@ from fedexp.component import Component
 from fedexp.config import Config, run_id, title
 from fedexp.contexts import Facts
 from fedexp.data.federated import FederatedData
-from fedexp.data.source import Loaded, Samples
+from fedexp.data.source import Loaded, Samples, identified
 from fedexp.display import Display
 from fedexp.display.figures import count
 from fedexp.engine import Engine, Every
@@ -117,7 +117,7 @@ def build(config: Config, stage: Say = quiet) -> Experiment:
     """
     problems = list(_out_of_range(config))
     stage(f"reading {config.get('choices', {}).get('data', 'data')}")
-    loaded: Loaded = _pool(make(config["data"]).load(), config["pool"])
+    loaded: Loaded = _pool(identified(make(config["data"]).load()), config["pool"])
     splits: list[ClientSplit] = []
     try:
         loaded, splits = _deal(config, loaded)
@@ -141,7 +141,7 @@ def build(config: Config, stage: Say = quiet) -> Experiment:
         *_nothing_to_measure(algorithm, splits), *_after_the_last_round(config, algorithm, splits),
         *footprint.notes(room, config["store"]),
     ]  # fmt: skip
-    plan = describe(algorithm, config, net, splits, loaded.train.y.numpy(), footprint, notes)
+    plan = describe(algorithm, config, net, splits, loaded, footprint, notes)
     return Experiment(config, data, splits, net, algorithm, plan, HOLD if footprint.store == "disk" else None)
 
 

@@ -164,6 +164,12 @@ class Checkpoint:
         return pointer
 
     def _demand_same_plan(self, path: Path, version: int, plan: str) -> None:
+        then, now = plan.partition("-")[::2], self._plan.partition("-")[::2]
+        if version == VERSION and then[0] == now[0] and then[1] != now[1]:
+            raise CheckpointError(
+                f"{path} was written with other data (digest {then[1]}; this run has read data with digest {now[1]}). "
+                f"Bring back the files that the run began with (data.root). {_REMEDY}"
+            )
         if (version, plan) != (VERSION, self._plan):
             raise CheckpointError(
                 f"{path} was written by another version or plan (version {version}, plan {plan}; "

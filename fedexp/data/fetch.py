@@ -10,8 +10,9 @@ import threading
 import urllib.error
 import urllib.request
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any, NoReturn
 
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
@@ -110,9 +111,8 @@ def answers(url: str, seconds: float = ANSWER_SECONDS) -> bool:
 
     def ask() -> None:
         try:
-            request = urllib.request.Request(url, method="HEAD")  # noqa: S310 - the catalogue's own addresses
-            urllib.request.urlopen(request, timeout=seconds).close()  # noqa: S310
-        except urllib.error.HTTPError:
+            opened(url, seconds, method="HEAD").close()
+        except (urllib.error.HTTPError, UnencryptedError):
             heard.set()  # a refusal is an answer too
         except OSError:
             return
@@ -125,13 +125,40 @@ def answers(url: str, seconds: float = ANSWER_SECONDS) -> bool:
 
 
 # ---------------------------------------------------------------- downloading
+class UnencryptedError(urllib.error.URLError):
+    """An address, or one that it leads to, is not https."""
+
+
+class _Refusal(urllib.request.BaseHandler):
+    """Answers for addresses that are not https."""
+
+    def http_open(self, request: urllib.request.Request) -> NoReturn:
+        raise UnencryptedError(f"{request.full_url} is not https")
+
+
+def opened(url: str, seconds: float, *, method: str = "GET") -> Any:
+    """What is at an address, over https only, redirections included."""
+    opener = urllib.request.OpenerDirector()
+    for handler in (
+        urllib.request.ProxyHandler(),
+        urllib.request.HTTPSHandler(),
+        urllib.request.HTTPRedirectHandler(),
+        urllib.request.HTTPErrorProcessor(),
+        urllib.request.HTTPDefaultErrorHandler(),
+        urllib.request.UnknownHandler(),
+        _Refusal(),
+    ):
+        opener.add_handler(handler)
+    return opener.open(urllib.request.Request(url, method=method), timeout=seconds)  # noqa: S310
+
+
 def downloaded(name: str, entry: Entry, folder: Path, progress: Progress) -> None:
-    """Downloads a data set's files, compares them with the published md5 and unpacks them: a ``Way``."""
+    """Downloads a data set's files, compares them with their checksums and unpacks them: a ``Way``."""
     for item in entry.downloads:
         archive = folder / f".{item.md5}"
         faults: list[str] = []
         for url in filter(answers, item.urls):
-            fault = _transfer(url, archive, item.md5, progress)
+            fault = _transfer(url, archive, item.checksums, progress)
             if fault is None:
                 break
             faults.append(fault)
@@ -141,22 +168,24 @@ def downloaded(name: str, entry: Entry, folder: Path, progress: Progress) -> Non
         archive.unlink()
 
 
-def _transfer(url: str, target: Path, md5: str, progress: Progress) -> str | None:
+def _transfer(url: str, target: Path, checksums: Mapping[str, str], progress: Progress) -> str | None:
     """Downloads one file; returns what went wrong."""
-    digest = hashlib.md5(usedforsecurity=False)
+    digests = {kind: hashlib.new(kind, usedforsecurity=False) for kind in checksums}
     part = target.with_suffix(".part")
     try:
-        with urllib.request.urlopen(url, timeout=STALL_SECONDS) as source, part.open("wb") as sink:  # noqa: S310
+        with opened(url, STALL_SECONDS) as source, part.open("wb") as sink:
             length = source.headers.get("Content-Length")
             task = progress.add_task(url.rpartition("/")[2], total=int(length) if length else None)
             while chunk := source.read(CHUNK):
                 sink.write(chunk)
-                digest.update(chunk)
+                for digest in digests.values():
+                    digest.update(chunk)
                 progress.advance(task, len(chunk))
     except OSError as error:
         return f"{url}: {error}"
-    if digest.hexdigest() != md5:
-        return f"{url} brought {part.stat().st_size:,} bytes with md5 {digest.hexdigest()}, not the published {md5}"
+    for kind, expected in checksums.items():
+        if (found := digests[kind].hexdigest()) != expected:
+            return f"{url} brought {part.stat().st_size:,} bytes with {kind} {found}, not the published {expected}"
     part.rename(target)
     return None
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
 from torch import Tensor
+
+from fedexp.state import fingerprints
 
 Augment = Callable[[Tensor, torch.Generator], Tensor]
 """Takes a batch of normalised images and returns the batch changed image by image, on the same device."""
@@ -49,6 +53,7 @@ class Loaded:
         owners: Who made each training sample (a writer, a role, a centre) where that is known; int64 [N_train], from 0
             on, every number in use.
         test_owners: Who made each test sample, in the same numbers; those who made no training sample come after them.
+        digest: Identifies the tensors as they were read; empty until ``identified``.
     """
 
     spec: DataSpec
@@ -57,6 +62,16 @@ class Loaded:
     augment: Augment | None
     owners: Tensor | None = None
     test_owners: Tensor | None = None
+    digest: str = ""
+
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """All tensors by name."""
+        named = {
+            "train_x": self.train.x, "train_y": self.train.y, "test_x": self.test.x, "test_y": self.test.y,
+            "owners": self.owners, "test_owners": self.test_owners,
+        }  # fmt: skip
+        return {name: tensor for name, tensor in named.items() if tensor is not None}
 
 
 class Source(Protocol):
@@ -65,3 +80,19 @@ class Source(Protocol):
     def load(self) -> Loaded:
         """Reads the whole data set, or raises ``DataError``."""
         ...
+
+
+def checksums(tensors: Mapping[str, Tensor]) -> dict[str, str]:
+    """The type, shape and crc32 of each tensor. Against damage, not against malice: it has to cost next to nothing."""
+    crcs = fingerprints(tensors)
+    return {name: f"{t.dtype} {list(t.shape)} {crcs[name]}" for name, t in tensors.items()}
+
+
+def digest(sums: Mapping[str, str]) -> str:
+    """One digest of many checksums."""
+    return hashlib.sha256(json.dumps(sums, sort_keys=True).encode()).hexdigest()
+
+
+def identified(loaded: Loaded) -> Loaded:
+    """The same with its digest."""
+    return loaded if loaded.digest else replace(loaded, digest=digest(checksums(loaded.tensors)))

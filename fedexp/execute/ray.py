@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ipaddress
 import logging
 import os
 import signal
 import socket
 import threading
 import warnings
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -216,11 +219,11 @@ class RayExecutor(Pool[RayHand]):
 
 
 def _joined(address: str | None, cpus: int) -> bool:
-    """Connects to Ray; returns whether it was started for that.
+    """Connects to Ray; returns whether it was started for that, which then nobody else can reach.
 
     Raises:
         ConfigError: If Ray is not installed.
-        FedexpError: If it cannot be reached.
+        FedexpError: If it cannot be reached, or can be reached from other machines though nobody asked for it.
     """
     for name, value in QUIETLY.items():
         os.environ.setdefault(name, value)
@@ -231,12 +234,15 @@ def _joined(address: str | None, cpus: int) -> bool:
     if ray.is_initialized():  # by whoever called us
         return False
     settings: dict[str, Any] = {"address": address}
+    reach: AbstractContextManager[None] = nullcontext()
     if address is None:
         settings = {"address": "local", "num_cpus": cpus, "include_dashboard": False}
+        reach = _loopback_only()
     ended = signal.getsignal(signal.SIGTERM)
     try:
         _knock(address)
-        ray.init(**settings, log_to_driver=False, logging_level=logging.ERROR)
+        with reach:
+            ray.init(**settings, log_to_driver=False, logging_level=logging.ERROR)
     except (OSError, RuntimeError, ValueError) as cause:
         raise FedexpError(
             f"Ray cannot be reached at executor.address={address}: {cause}\nThis machine must be part of the cluster: "
@@ -244,7 +250,40 @@ def _joined(address: str | None, cpus: int) -> bool:
         ) from cause
     if ended not in (signal.SIG_DFL, None) and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, ended)  # Ray has put its own there
+    if address is None:
+        _demand_loopback()
     return address is None
+
+
+@contextmanager
+def _loopback_only() -> Iterator[None]:
+    """Lets Ray's processes listen on the loopback interface only.
+
+    ``ray.init`` has no setting for it: it replaces even ``_node_ip_address="127.0.0.1"`` by the machine's address. But
+    where Ray does not support clusters, as on macOS, it stays on 127.0.0.1 with all of its processes.
+    """
+    from ray._private import ray_constants
+
+    before = getattr(ray_constants, "ENABLE_RAY_CLUSTER", None)
+    ray_constants.ENABLE_RAY_CLUSTER = False
+    try:
+        yield
+    finally:
+        ray_constants.ENABLE_RAY_CLUSTER = before
+
+
+def _demand_loopback() -> None:
+    """The way of ``_loopback_only`` may be closed in another version of Ray."""
+    import ray
+
+    address = ray.util.get_node_ip_address()
+    if not ipaddress.ip_address(address).is_loopback:
+        ray.shutdown()
+        raise FedexpError(
+            f"Ray {ray.__version__} would listen on {address}, where other machines can reach it. Install a version "
+            "that was tested (.github/tested-versions.txt), or start Ray yourself (ray start --head) and use "
+            "executor.address=auto."
+        )
 
 
 def _knock(address: str | None) -> None:

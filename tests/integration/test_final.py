@@ -64,9 +64,10 @@ def test_the_rounds_are_on_file_before_and_the_same_command_does_the_rest(small,
     expected = trained_rounds[:]
     trained_rounds.clear()
     console = Console(file=io.StringIO(), width=100)
-    with monkeypatch.context() as patch, pytest.raises(type(stop)):
+    with monkeypatch.context() as patch:
         patch.setattr(Protocol, "conclude", conclude)
-        fedexp.run(small(ALL), console=console)
+        with pytest.raises(type(stop)):
+            fedexp.run(small(ALL), console=console)
     assert trained_rounds == expected
     path = run_path(composed(small(ALL)))
     on_file = json.loads((path / "result.json").read_text())
@@ -87,9 +88,10 @@ def test_another_way_out_is_the_same_run(small, monkeypatch, trained_rounds):
     def conclude(self, engine):
         raise KeyboardInterrupt
 
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as patch:
         patch.setattr(Protocol, "conclude", conclude)
-        fedexp.run(small(ALL))
+        with pytest.raises(KeyboardInterrupt):
+            fedexp.run(small(ALL))
     before = trained_rounds[:]
     result = fedexp.run(small("evaluate.all_clients=false"))
     assert result.status == "finished"

@@ -7,8 +7,10 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
+from ipaddress import ip_address
 
 import pytest
 
@@ -172,6 +174,50 @@ def test_without_ray_the_command_that_installs_it_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(ConfigError, match=r"pip install 'fedexp\[ray\]'"):
         RayExecutor(blueprint())
+
+
+STARTED = """
+from psutil import Process
+from tests.integration.test_ray import RayExecutor, addresses, blueprint
+executor = RayExecutor(blueprint(), workers=2)
+while not all(hand.ready for hand in executor.hands):
+    for hand in executor.wait():
+        hand.take()
+for found in addresses(Process()):
+    print(*found)
+executor.close()
+"""
+
+
+def addresses(driver) -> Iterator[tuple[str, str, str]]:
+    """What the sockets of Ray's processes are bound or connected to: process, state of the socket, address."""
+    for process in (driver, *driver.children(recursive=True)):
+        for connection in process.net_connections(kind="inet"):
+            for end in filter(None, (connection.laddr, connection.raddr)):
+                yield process.name().split()[0], connection.status, end.ip.removeprefix("::ffff:")
+
+
+def test_a_ray_of_our_own_listens_and_talks_on_the_loopback_interface_only():
+    pytest.importorskip("psutil", reason="pip install -e '.[dev]'")
+    script = [sys.executable, "-c", f"import ray\n{STARTED}"]
+    done = subprocess.run(script, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    found = [line.split() for line in done.stdout.splitlines()]
+    listening = {process for process, state, _ in found if state == "LISTEN"}
+    assert {"gcs_server", "raylet", "ray::Actor", "ray::RuntimeEnvAgent"} <= listening
+    assert [line for line in found if not ip_address(line[-1]).is_loopback] == []
+
+
+def test_a_ray_that_other_machines_can_reach_is_not_used(monkeypatch):
+    """As with a version of Ray that cannot be kept from it."""
+    ended = []
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", lambda **settings: None)
+    monkeypatch.setattr(ray, "shutdown", lambda: ended.append(True))
+    monkeypatch.setattr(ray.util, "get_node_ip_address", lambda: "192.0.2.7")
+    with pytest.raises(FedexpError, match=r"would listen on 192\.0\.2\.7(.|\n)*executor.address=auto"):
+        RayExecutor(blueprint())
+    assert ended
 
 
 def test_ctrl_c_ends_a_ray_of_our_own_and_the_run_goes_on_without(tmp_path):

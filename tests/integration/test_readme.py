@@ -45,6 +45,36 @@ def test_readme_shows_the_commands_we_know():
     assert any("data=cifar10" in c for c in commands())
 
 
+SET_UP = ["pip install -e . && python -m fedexp", 'pip install -e ".[dev]" && pytest']
+
+
+@pytest.fixture
+def programs(tmp_path):
+    """A folder with programs that only note how they were called; those that are named in ``broken`` then fail."""
+    folder = tmp_path / "programs"
+    folder.mkdir()
+    (tmp_path / "broken").touch()
+    for name in ("python3", "python", "pip", "pytest"):
+        path = folder / name
+        path.write_text(f'#!/bin/sh\necho {name} "$@" >> {tmp_path}/calls\n! grep -qx {name} {tmp_path}/broken\n')
+        path.chmod(0o755)
+    return folder
+
+
+@pytest.mark.parametrize(("broken", "until"), [("", 4), ("pip", 1), ("python", 2), ("pytest", 4)])
+def test_continuous_integration_runs_the_two_commands_of_the_readme(programs, tmp_path, broken, until):
+    (tmp_path / "broken").write_text(broken)
+    environment = {"PATH": f"{programs}:/usr/bin:/bin", "TMPDIR": str(tmp_path)}
+    script = [str(ROOT / ".ci" / "run")]
+    done = subprocess.run(script, env=environment, capture_output=True, text=True, cwd=tmp_path)
+    first, *calls = (tmp_path / "calls").read_text().splitlines()
+    assert re.fullmatch(rf"python3 -m venv {tmp_path}/\S+", first)
+    assert not Path(first.split()[-1]).exists()
+    assert calls == ["pip install -e .", "python -m fedexp", "pip install -e .[dev]", "pytest"][:until]
+    assert (done.returncode == 0) == (not broken), done.stderr
+    assert [line.removeprefix("+ ") for line in done.stdout.splitlines()] == SET_UP[: 1 + until // 3]
+
+
 @pytest.mark.parametrize("command", commands())
 def test_command_of_the_readme(command, tmp_path):
     _, *arguments = shlex.split(command)

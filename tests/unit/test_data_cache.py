@@ -13,7 +13,7 @@ import torch
 
 from fedexp.data import cache as module
 from fedexp.data.cache import cached
-from fedexp.data.source import DataSpec, Loaded, Samples
+from fedexp.data.source import DataSpec, Loaded, Samples, identified
 from fedexp.errors import DataError
 
 
@@ -129,19 +129,78 @@ def test_nothing_is_held_twice(ask, monkeypatch):
     assert all(k["mmap_mode"] == "c" for k in opened)
 
 
-@pytest.mark.parametrize("damage", ["cut", "gone", "empty"])
-def test_a_damaged_entry_is_made_again(ask, tmp_path, damage):
+def flipped(content: bytes, at: int) -> bytes:
+    """The same with one bit changed."""
+    at %= len(content)
+    return content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :]
+
+
+DAMAGE = {
+    "cut": lambda raw: raw[:-3],
+    "empty": lambda raw: b"",
+    "not an object": lambda raw: b"[]",
+    "not text": lambda raw: b"\xff\xfe",
+    "first bit": lambda raw: flipped(raw, 0),
+    "a bit near the end": lambda raw: flipped(raw, -4),
+}
+
+
+@pytest.mark.parametrize("name", ["train_x.npy", "test_y.npy", "owners.npy", "about.json"])
+@pytest.mark.parametrize("damage", ["gone", *DAMAGE])
+def test_a_damaged_entry_is_named_and_made_again(ask, tmp_path, caplog, name, damage):
     make = Counted()
     ask(make)
-    path = next((tmp_path / "cache").glob("tiny-*/train_x.npy"))
+    path = next((tmp_path / "cache").glob(f"tiny-*/{name}"))
     if damage == "gone":
         path.unlink()
     else:
-        path.write_bytes(path.read_bytes()[:-1] if damage == "cut" else b"")
+        path.write_bytes(DAMAGE[damage](path.read_bytes()))
     assert_same(ask(make), small())
     assert make.calls == 2
+    (record,) = caplog.records
+    assert f"the cache's {path.parent} is damaged" in record.message
+    assert "It is made anew." in record.message
     assert_same(ask(make), small())
     assert make.calls == 2
+
+
+def test_no_bit_of_an_entry_can_change_what_is_read(ask, tmp_path):
+    """Where a bit has no meaning (a blank), the entry is read as before."""
+    whole = ask(Counted())
+    (entry,) = (tmp_path / "cache").glob("tiny-*")
+    noticed = 0
+    for path in entry.iterdir():
+        content = path.read_bytes()
+        for at in range(len(content)):
+            path.write_bytes(flipped(content, at))
+            found = module._opened(entry)
+            if found is None:
+                noticed += 1
+            else:
+                assert_same(found, whole)
+                assert found.digest == whole.digest
+        path.write_bytes(content)
+    assert noticed > 1000
+    assert module._opened(entry) is not None
+
+
+def test_a_damaged_entry_that_cannot_be_replaced_is_not_used(ask, tmp_path, monkeypatch, caplog):
+    make = Counted()
+    ask(make)
+    path = next((tmp_path / "cache").glob("tiny-*/train_x.npy"))
+    path.write_bytes(flipped(path.read_bytes(), -4))
+
+    def refuse(entry):
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(module, "_lock", refuse)
+    assert_same(ask(make), small())
+    assert "is damaged" in caplog.text
+    assert "Read-only file system" in caplog.text
+
+
+def test_the_digest_is_the_same_with_and_without_the_cache(ask):
+    assert ask(Counted()).digest == identified(small()).digest != identified(small(shift=1e-6)).digest
 
 
 def test_leftovers_of_a_killed_process_are_removed(ask, tmp_path):

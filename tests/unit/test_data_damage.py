@@ -36,7 +36,9 @@ def test_missing_files_are_named_with_the_ways_to_get_them(name, written, tmp_pa
 
 @pytest.mark.parametrize("name", [n for n in READERS if n != "cinic10"])
 @pytest.mark.parametrize(
-    "damage", [lambda raw: raw[:-7], lambda raw: b"<html>", lambda raw: b""], ids=["cut", "html", "empty"]
+    "damage",
+    [lambda raw: raw[:-7], lambda raw: b"<html>", lambda raw: b"", lambda raw: raw[:-1] + bytes([raw[-1] ^ 1])],
+    ids=["cut", "html", "empty", "one byte"],
 )
 def test_a_wrong_file_is_named_with_the_checksum_it_should_have(name, damage, written):
     root = written(name)
