@@ -18,10 +18,10 @@ from fedexp.sweep.jobs import PLAIN, Job, counted, folded, say, varying
 from fedexp.sweep.progress import duration
 
 State = Literal["done", "partial", "missing"]
-Basis = Literal["timed", "finished run"]
+Basis = Literal["timed", "runs"]
 BASES: dict[Basis, str] = {
     "timed": "timed: the local steps and tests of one client of each kind of job, timed just now on this machine",
-    "finished run": "finished run: from the seconds of finished runs of the same kind in the same folder",
+    "runs": "runs: from the seconds that finished runs of the same kind in the same folder took",
 }
 NOT_COUNTED = (
     "not counted: start-up and reading data; where timed, also the server's own work, writing, and what protocols test "
@@ -88,18 +88,22 @@ class Line:
         if self.same_as:
             return f"= {self.same_as.name}"
         if self.cost is None:
-            return "cannot run"
+            return "error"
         return f"{self.cost.done} done" if self.cost.state == "partial" else self.cost.state
 
 
-COLUMNS: dict[str, Callable[[Cost], str]] = {
+Columns = dict[str, Callable[[Cost], str]]
+
+EFFORT: Columns = {
     "rounds": lambda cost: f"{cost.rounds:,}",
     "clients\nper round": lambda cost: f"{cost.clients:,}",
     "local\nsteps": lambda cost: f"{cost.whole.steps:,}",
+}
+SIZES: Columns = {
     "up": lambda cost: human_bytes(cost.whole.up),
     "down": lambda cost: human_bytes(cost.whole.down),
     "parameters": lambda cost: f"{cost.parameters:,}",
-    "disk,\nat most": lambda cost: human_bytes(cost.disk),
+    "disk": lambda cost: human_bytes(cost.disk),
 }
 
 
@@ -108,10 +112,7 @@ def show_plan(jobs: Sequence[Job], console: Console) -> None:
     lines = _lines(jobs)
     kinds = Counter("same run" if line.same_as else line.cost.state if line.cost else "cannot run" for line in lines)
     say(console, f"\n{counted(len(jobs))}: {', '.join(f'{n} {kind}' for kind, n in kinds.items())}\n")
-    shown, same = _columns(lines)
-    console.print(_grid(lines, shown))
-    if same:
-        say(console, f"in every job: {', '.join(same)}", "dim")
+    _show_jobs(lines, console)
     _show_total([line.cost for line in lines if line.cost and not line.same_as], console)
     for line in lines:
         if line.cost is None:
@@ -130,17 +131,25 @@ def _lines(jobs: Sequence[Job]) -> list[Line]:
     return lines
 
 
-def _columns(lines: Sequence[Line]) -> tuple[list[str], list[str]]:
-    """The headings of what differs between jobs, and in words what does not."""
+def _show_jobs(lines: Sequence[Line], console: Console) -> None:
+    """One table of what differs between jobs, or two where it is too wide; then what does not differ."""
     costs = [line.cost for line in lines if line.cost]
-    values = {heading: {write(cost) for cost in costs} for heading, write in COLUMNS.items()}
-    same = [heading for heading, found in values.items() if len(found) == 1 and len(costs) > 1]
-    words = [f"{' '.join(heading.split())} {values[heading].pop()}" for heading in same]
     swept = varying([line.job.settings for line in lines])  # has a column already
-    return [heading for heading in COLUMNS if costs and heading not in (*same, *swept)], words
+    values = {heading: {write(cost) for cost in costs} for heading, write in {**EFFORT, **SIZES}.items()}
+    effort, sizes = ({h: w for h, w in c.items() if len(values[h]) > 1 and h not in swept} for c in (EFFORT, SIZES))
+    grid = _grid(lines, {**effort, **sizes})
+    if console.measure(grid, options=console.options.update(width=1000)).maximum <= console.width:
+        console.print(grid)
+    else:
+        console.print(_grid(lines, effort), "", _sizes(lines, sizes), sep="\n")
+    same = [f"{' '.join(heading.split())} {found.pop()}" for heading, found in values.items() if len(found) == 1]
+    if same:
+        console.print(Text(f"in every job: {', '.join(same)}", style="dim"))
+    if costs:
+        console.print(Text("disk: the most that a run takes while it is under way", style="dim"))
 
 
-def _grid(lines: Sequence[Line], headings: Sequence[str]) -> Table:
+def _grid(lines: Sequence[Line], columns: Columns) -> Table:
     settings = [line.job.settings for line in lines]
     keys = varying(settings)
     grid = Table(**PLAIN)
@@ -149,14 +158,26 @@ def _grid(lines: Sequence[Line], headings: Sequence[str]) -> Table:
         widest = max(len(each.get(key, DASH)) for each in settings)
         grid.add_column(folded(key, width=max(widest, 12)), overflow="fold")
     grid.add_column("state", no_wrap=True)
-    for heading in (*headings, "time\nto go"):
+    for heading in (*columns, "time\nto go"):
         grid.add_column(heading, justify="right", no_wrap=True)
-    grid.add_column("time from", no_wrap=True)
+    grid.add_column("from", no_wrap=True)
     for line, each in zip(lines, settings, strict=True):
-        counts = [COLUMNS[heading](line.cost) if line.cost else DASH for heading in headings]
         values = (Text(each.get(key, DASH)) for key in keys)
-        grid.add_row(str(line.job.number + 1), *values, line.state, *counts, *_time(line))
+        grid.add_row(str(line.job.number + 1), *values, line.state, *_cells(line, columns), *_time(line))
     return grid
+
+
+def _sizes(lines: Sequence[Line], columns: Columns) -> Table:
+    grid = Table("job", **PLAIN)
+    for heading in columns:
+        grid.add_column(heading, justify="right", no_wrap=True)
+    for line in lines:
+        grid.add_row(f"{line.job.number + 1:>3}", *_cells(line, columns))
+    return grid
+
+
+def _cells(line: Line, columns: Columns) -> list[str]:
+    return [write(line.cost) if line.cost else DASH for write in columns.values()]
 
 
 def _time(line: Line) -> tuple[str, str]:

@@ -88,7 +88,7 @@ def test_a_failed_job_is_shown_and_stops_no_other(sweep, tmp_path):
 
 
 def test_a_run_that_failed_on_the_way_names_its_traceback(sweep, tmp_path):
-    done = sweep("optim.lr=1e30", "seed=0")
+    done = sweep("limit=0.00001", "seed=0")
     assert done.code == 1
     (job,) = rows(tmp_path, "sweep-*[0-9a-f].csv")
     assert job["error_file"] == f"{job['path']}/error.txt"
