@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import hydra
-from hydra.conf import HydraConf
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Glob, Override
@@ -76,7 +75,7 @@ def _perform(checked: Checked | None) -> int:
         if manifest:
             manifest.write()
             reports = manifest.reports.absolute()
-            Console().print(sweep.announce(manifest), highlight=False)
+            sweep.say(Console(), sweep.announce(manifest))
         os.environ[sweep.ENV] = str(reports)
         code = 0
         try:
@@ -108,7 +107,10 @@ def job(node: DictConfig) -> None:
     hydra_config = HydraConfig.get()
     config = plain(node, hydra_config.runtime.choices)
     if hydra_config.mode == RunMode.MULTIRUN:
-        _run_job(config, hydra_config)
+        reports = Path(os.environ[sweep.ENV])
+        at_once = resources.at_once(hydra_config.launcher.get("n_jobs", 1), sys.maxsize)
+        with resources.shared(at_once, reports):
+            _run_job(config, hydra_config.job.num, list(hydra_config.overrides.task), reports, at_once=at_once)
         return
     try:
         _run(config, Console())
@@ -116,26 +118,20 @@ def job(node: DictConfig) -> None:
         sys.exit(_complain(error))
 
 
-def _run_job(config: Config, hydra_config: HydraConf) -> None:
-    number, launcher = hydra_config.job.num, hydra_config.launcher
-    reports = Path(os.environ[sweep.ENV])
-    manifest = Manifest.behind(reports)
-    at_once = resources.at_once(launcher.get("n_jobs", 1), sys.maxsize)
+def _run_job(config: Config, number: int, overrides: list[str], reports: Path, *, at_once: int) -> None:
+    report = partial(sweep.record_job, reports, number, overrides=overrides, path=run_path(config))
     console = Console() if at_once == 1 else prefixed(f"job {number + 1} │ ")
-    report = partial(
-        sweep.record_job, reports, number, overrides=list(hydra_config.overrides.task), path=run_path(config)
-    )
+    manifest = Manifest.behind(reports)
+    line = f"job {number + 1}: {' '.join(overrides)}"
     if manifest:
-        known = None if "submitit_folder" in launcher else at_once
+        known = None if "submitit_folder" in HydraConfig.get().launcher else at_once
         line = sweep.heading(number, manifest, reports, known)
-        console.print(
-            f"\n{line}" if at_once == 1 else line, style="bold", soft_wrap=True, markup=False, highlight=False
-        )
-        if (first := manifest.firsts[number]) != number:
-            report(status="skipped", same_as=first)
-            return
-    with resources.shared(at_once, reports):
-        _report_job(config, console, report)
+    if not config["plan"]:
+        sweep.say(console, f"\n{line}" if at_once == 1 else line, "bold")
+    if manifest and (first := manifest.firsts[number]) != number:
+        report(status="skipped", same_as=first)
+        return
+    _report_job(config, console, report)
 
 
 def _report_job(config: Config, console: Console, report: Callable[..., object]) -> None:
@@ -236,9 +232,9 @@ def _show_sweep(jobs: list[sweep.Job], manifest: Manifest | None) -> None:
     sweep.show(jobs, console, len(manifest.jobs) if manifest else None)
     if manifest and jobs:
         every, groups = sweep.write_csv(jobs, manifest.file(".csv"))
-        console.print(f"\njobs    {every}\ngroups  {groups}", soft_wrap=True, markup=False, highlight=False)
+        sweep.say(console, f"\njobs    {every}\ngroups  {groups}")
     if manifest and len(jobs) < len(manifest.jobs):
-        console.print(f"holes   python -m fedexp.runs status {shlex.quote(str(manifest.folder))}", highlight=False)
+        sweep.say(console, f"holes   python -m fedexp.runs status {shlex.quote(str(manifest.folder))}")
 
 
 def _run(config: Config, console: Console) -> Result:

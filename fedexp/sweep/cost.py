@@ -73,8 +73,10 @@ def cost(config: Config) -> Cost:
     """Counts what a job takes, and times what cannot be counted. Nothing is written where runs are.
 
     Raises:
-        FedexpError: If the job cannot run.
+        FedexpError: If the job cannot run, or its result is damaged.
     """
+    if not config["force"]:
+        RunDir(run_path(config)).result()
     experiment = build(config)
     with tempfile.TemporaryDirectory(prefix="fedexp-") as folder:
         engine = _engine(experiment, Path(folder))
@@ -208,7 +210,8 @@ def _visit(engine: Engine, client: int, share: float) -> Result:
     globally = engine.protocol.tests_clients_globally(engine.algorithm)
     mail, private = engine.algorithm.mail(state, client), engine.saved.store.get(client)
     job = Job(0, client, mail, private, share=share, test_globally=globally)
-    (result,) = engine.answers(Visit, [job], engine.algorithm.broadcast(state)).values()
+    (answer,) = engine.executor.map([Visit(0, (job,))], engine.algorithm.broadcast(state))
+    (result,) = answer.results
     if result.error is not None:  # faults=skip
         raise ClientError(result.error)
     return result

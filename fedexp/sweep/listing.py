@@ -15,7 +15,7 @@ from rich.text import Text
 from fedexp.display.figures import DASH, clock, human_bytes
 from fedexp.resources import cores
 from fedexp.sweep.jobs import PLAIN, Job, counted, folded, say, varying
-from fedexp.sweep.progress import duration
+from fedexp.sweep.progress import roughly
 
 State = Literal["done", "partial", "missing"]
 Basis = Literal["timed", "runs"]
@@ -193,7 +193,7 @@ def _show_total(costs: Sequence[Cost], console: Console) -> None:
     unknown = sum(cost.seconds is None and cost.state != "done" for cost in costs)
     if known:
         besides = f", and {counted(unknown)} of unknown duration" if unknown else ""
-        say(console, f"time:   about {duration(sum(known))} in one process{besides}")
+        say(console, f"time:   about {roughly(sum(known))} in one process{besides}")
         bases = dict.fromkeys(cost.basis for cost in costs if cost.basis)
         divided = f"executor=processes divides it by up to {cores()} on this machine; auto does so where it pays"
         for sentence in (divided, *(BASES[basis] for basis in bases), NOT_COUNTED):

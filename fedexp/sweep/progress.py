@@ -46,7 +46,7 @@ def heading(number: int, manifest: Manifest, reports: Path, at_once: int | None)
         pace = _pace([n for n in due if n in ended], manifest, reports)
         if pace is not None:
             left = pace * max(sum(work) / at_once, manifest.jobs[number].work)
-            parts.append(f"about {duration(left)} left")
+            parts.append(f"about {roughly(left)} left")
     same = "" if manifest.firsts[number] == number else f" (the same run as job {manifest.firsts[number] + 1})"
     return f"{', '.join(parts)}: {manifest.label(number)}{same}"
 
@@ -62,7 +62,7 @@ def _pace(ended: Sequence[int], manifest: Manifest, reports: Path) -> float | No
     return seconds / work if work else None
 
 
-def duration(seconds: float) -> str:
+def roughly(seconds: float) -> str:
     """A duration as one would say it: ``40 s``, ``12 min``, ``3 h 20 min``, ``2 days 4 h``."""
     if seconds < 90:
         return f"{max(round(seconds), 1)} s"

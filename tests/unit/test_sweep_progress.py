@@ -11,7 +11,7 @@ from fedexp.config import run_path
 from fedexp.manifest import Manifest, Planned, work
 from fedexp.rundir import RunDir
 from fedexp.sweep import announce, heading, record_job
-from fedexp.sweep.progress import duration
+from fedexp.sweep.progress import roughly
 
 
 def sweep_of(folder: Path, *work: float, paths: str = "") -> Manifest:
@@ -89,7 +89,7 @@ def test_a_single_job_is_one_job(tmp_path: Path) -> None:
      (200_000, "2 days 8 h"), (172_800, "2 days")],
 )  # fmt: skip
 def test_durations(seconds: float, words: str) -> None:
-    assert duration(seconds) == words
+    assert roughly(seconds) == words
 
 
 # ---------------------------------------------------------------- the manifest behind it
