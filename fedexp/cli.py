@@ -8,12 +8,13 @@ import shlex
 import shutil
 import sys
 import tempfile
+import time
 import traceback
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
@@ -25,7 +26,7 @@ from omegaconf import DictConfig
 from rich.console import Console
 
 from fedexp import resources, stop, sweep
-from fedexp.config import Config, choices_of, composed, composed_hydra, conf_dir, plain
+from fedexp.config import Config, choices_of, composed, composed_hydra, conf_dir, plain, run_path
 from fedexp.display.prefixed import prefixed
 from fedexp.errors import ConfigError, FedexpError
 from fedexp.manifest import Manifest
@@ -74,6 +75,7 @@ def _perform(checked: Checked | None) -> int:
         if manifest:
             manifest.write()
             reports = manifest.reports.absolute()
+            sweep.say(Console(), sweep.announce(manifest))
         os.environ[sweep.ENV] = str(reports)
         code = 0
         try:
@@ -82,7 +84,7 @@ def _perform(checked: Checked | None) -> int:
             jobs = sweep.collect(reports)
             if jobs or (manifest and code):  # a launcher that has failed leaves holes, if nothing else
                 _show_sweep(jobs, manifest)
-    return code or int(any(j.status == "failed" for j in jobs))
+    return code or int(any(j.error is not None for j in jobs))
 
 
 def _launch() -> int:
@@ -108,7 +110,7 @@ def job(node: DictConfig) -> None:
         reports = Path(os.environ[sweep.ENV])
         at_once = resources.at_once(hydra_config.launcher.get("n_jobs", 1), sys.maxsize)
         with resources.shared(at_once, reports):
-            _run_job(config, hydra_config.job.num, list(hydra_config.overrides.task), reports, alone=at_once == 1)
+            _run_job(config, hydra_config.job.num, list(hydra_config.overrides.task), reports, at_once=at_once)
         return
     try:
         _run(config, Console())
@@ -116,18 +118,47 @@ def job(node: DictConfig) -> None:
         sys.exit(_complain(error))
 
 
-def _run_job(config: Config, number: int, overrides: list[str], reports: Path, *, alone: bool) -> None:
-    report = partial(sweep.record_job, reports, number, overrides=overrides)
-    console = Console() if alone else prefixed(f"job {number} │ ")
-    console.rule(f"job {number}: {' '.join(overrides)}")
+def _run_job(config: Config, number: int, overrides: list[str], reports: Path, *, at_once: int) -> None:
+    report = partial(sweep.record_job, reports, number, overrides=overrides, path=run_path(config))
+    console = Console() if at_once == 1 else prefixed(f"job {number + 1} │ ")
+    manifest = Manifest.behind(reports)
+    line = f"job {number + 1}: {' '.join(overrides)}"
+    if manifest:
+        known = None if "submitit_folder" in HydraConfig.get().launcher else at_once
+        line = sweep.heading(number, manifest, reports, known)
+    if not config["plan"]:
+        sweep.say(console, f"\n{line}" if at_once == 1 else line, "bold")
+    if manifest and (first := manifest.firsts[number]) != number:
+        report(status="skipped", same_as=first)
+        return
+    _report_job(config, console, report)
+
+
+def _report_job(config: Config, console: Console, report: Callable[..., object]) -> None:
+    """Runs a job, or counts what it would take, and reports what became of it."""
+    status: sweep.Status = "planned" if config["plan"] else "failed"
+    started = time.perf_counter()
     try:
-        result = _run(config, console)
-        if result.status != "planned":
-            report(status=result.status, path=result.path, result=result.summary)
+        if config["plan"]:
+            report(status=status, result=_cost(config, console))
+        else:
+            result = _run(config, console)
+            taken = time.perf_counter() - started
+            report(status=result.status, path=result.path, result=result.summary, seconds=taken)
     except Exception as error:
         if not isinstance(error, FedexpError):
             traceback.print_exc()
-        report(status="failed", error=f"{type(error).__name__}: {error}")
+        report(status=status, error=f"{type(error).__name__}: {error}")
+
+
+def _cost(config: Config, console: Console) -> dict[str, Any]:
+    with console.status("counting what the jobs take"):
+        with stop.later():
+            from fedexp.lean import import_lightning
+
+            import_lightning()
+            from fedexp.sweep.cost import cost
+        return asdict(cost(config))
 
 
 def check(arguments: list[str]) -> Checked | None:
@@ -193,15 +224,17 @@ def _values(override: Override) -> list[str]:
 
 
 def _show_sweep(jobs: list[sweep.Job], manifest: Manifest | None) -> None:
-    """The table of all jobs, on screen and as CSV."""
+    """The tables of all jobs, on screen and as CSV; of a plan, what they would take."""
     console = Console()
-    sweep.show(jobs, console)
+    if any(job.status == "planned" for job in jobs):
+        sweep.show_plan(jobs, console)
+        return
+    sweep.show(jobs, console, len(manifest.jobs) if manifest else None)
     if manifest and jobs:
-        path = manifest.file(".csv")
-        sweep.write_csv(jobs, path)
-        console.print(f"table  {path}", highlight=False)
+        every, groups = sweep.write_csv(jobs, manifest.file(".csv"))
+        sweep.say(console, f"\njobs    {every}\ngroups  {groups}")
     if manifest and len(jobs) < len(manifest.jobs):
-        console.print(f"holes  python -m fedexp.runs status {shlex.quote(str(manifest.folder))}", highlight=False)
+        sweep.say(console, f"holes   python -m fedexp.runs status {shlex.quote(str(manifest.folder))}")
 
 
 def _run(config: Config, console: Console) -> Result:

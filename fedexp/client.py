@@ -28,6 +28,13 @@ class Local:
     batch_size: int
     clip: float | None = None  # largest global norm of a gradient
 
+    def steps(self, phase: Phase, per_epoch: int, share: float = 1.0) -> range:
+        """The steps of a phase in the sequence of a client's batches, of which an epoch has ``per_epoch``."""
+        epochs = self.epochs if phase.epochs is None else phase.epochs
+        total = max(int(share * epochs * per_epoch + 1e-9), 1)  # 1.15 · 100 is 115
+        begin = int(phase.begin * total)
+        return range(begin, max(int(phase.end * total), begin + 1))
+
 
 @dataclass(frozen=True)
 class Job:

@@ -11,6 +11,7 @@ import json
 import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property, lru_cache
 from pathlib import Path
 
 from fedexp.config import Config, run_id, run_path
@@ -20,11 +21,15 @@ from fedexp.rundir import write_json, writing
 
 @dataclass(frozen=True)
 class Planned:
-    """One job: its overrides, its run's id, and where the run is, seen from the manifest's folder."""
+    """One job: its overrides, its run's id, and where the run is, seen from the manifest's folder.
+
+    ``work`` is what was left to do when the sweep began, to compare jobs by; 0 if the run was finished.
+    """
 
     overrides: list[str]
     run: str
     path: str
+    work: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -38,7 +43,7 @@ class Manifest:
     def of(cls, jobs: Sequence[tuple[list[str], Config]]) -> Manifest:
         """The manifest of jobs, given by their overrides and configurations. It lies with the first job's runs."""
         folder = run_path(jobs[0][1]).parent
-        return cls(folder, [Planned(o, run_id(c), os.path.relpath(run_path(c), folder)) for o, c in jobs])
+        return cls(folder, [Planned(o, run_id(c), os.path.relpath(run_path(c), folder), work_left(c)) for o, c in jobs])
 
     @classmethod
     def read(cls, path: Path) -> Manifest:
@@ -52,6 +57,12 @@ class Manifest:
         except (ValueError, KeyError, TypeError) as cause:
             raise FedexpError(f"{path} is not the manifest of a sweep ({cause}). Move it elsewhere.") from cause
 
+    @classmethod
+    def behind(cls, reports: Path) -> Manifest | None:
+        """The manifest whose jobs report into a folder; None for the folder of jobs that nobody has announced."""
+        path = reports.with_name(f"{reports.name.removeprefix('.')}.json")
+        return _read_once(path, path.stat().st_mtime_ns) if path.exists() else None
+
     @property
     def identity(self) -> str:
         """A short hash of the jobs, whatever their order."""
@@ -61,6 +72,21 @@ class Manifest:
     def reports(self) -> Path:
         """Where the jobs report how they ended."""
         return self.folder / f".sweep-{self.identity}"
+
+    @cached_property
+    def firsts(self) -> list[int]:
+        """For each job, the number of the first one with the same run: only that one is run."""
+        first: dict[str, int] = {}
+        return [first.setdefault(job.path, number) for number, job in enumerate(self.jobs)]
+
+    def label(self, number: int) -> str:
+        """The overrides in which a job is not like all the others; all of them if it has no other beside it."""
+        overrides = self.jobs[number].overrides
+        return " ".join(o for o in overrides if o not in self._everywhere) or " ".join(overrides)
+
+    @cached_property
+    def _everywhere(self) -> set[str]:
+        return set.intersection(*(set(job.overrides) for job in self.jobs))
 
     def file(self, ending: str) -> Path:
         """A file of the sweep as a whole."""
@@ -73,3 +99,36 @@ class Manifest:
             for report in self.reports.glob("job-*.json"):
                 report.unlink()
             write_json(self.file(".json"), {"jobs": [asdict(job) for job in self.jobs]})
+
+
+@lru_cache(maxsize=1)  # every job asks for it
+def _read_once(path: Path, _: int) -> Manifest:
+    return Manifest.read(path)
+
+
+# ---------------------------------------------------------------- how much work a run is
+def work(config: Config, done: int = 0) -> float:
+    """About how many passes over the training data, dealt out among the clients, the rounds after ``done`` take."""
+    clients, final = config["cohort"]["clients"], config["evaluate"]["all_clients"]
+    visited = clients if final is None or final is True else min(final, clients)  # once more, after the last round
+    rounds = (config["rounds"] - done) * max(config["cohort"]["fraction"], 1 / clients)
+    return float((rounds + visited / clients) * config["local"]["epochs"])
+
+
+def work_left(config: Config) -> float:
+    """The part of its work that is not on file."""
+    done = rounds_done(config)
+    return 0.0 if done is None else work(config, done)
+
+
+def rounds_done(config: Config) -> int | None:
+    """The rounds that need not be run again; None if the run is finished."""
+    path = run_path(config)
+    if config["force"]:
+        return 0
+    if (path / "result.json").exists():
+        return None
+    try:
+        return int(json.loads((path / "checkpoint" / "latest.json").read_text())["round"])
+    except (OSError, ValueError, KeyError, TypeError):  # no checkpoint, or a damaged one
+        return 0

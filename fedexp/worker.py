@@ -254,13 +254,10 @@ class Worker:
         return self._stream(phases[index - 1]) if phase.continues and index else phase.name
 
     def _batches(self, phase: Phase, path: tuple[int | str, ...], info: Info, share: float = 1.0) -> Batches:
-        epochs = self._local.epochs if phase.epochs is None else phase.epochs
         size = self._local.batch_size
-        total = max(int(share * epochs * self.data.steps_per_epoch(info.client, size) + 1e-9), 1)  # 1.15 · 100 is 115
-        begin = int(phase.begin * total)
-        end = max(int(phase.end * total), begin + 1)
+        steps = self._local.steps(phase, self.data.steps_per_epoch(info.client, size), share)
         seed = derive(self.algorithm.facts.seed, "batches", *path)
-        return self.data.batches(info.client, size=size, begin=begin, end=end, seed=seed)
+        return self.data.batches(info.client, size=size, begin=steps.start, end=steps.stop, seed=seed)
 
     def _make_optimizer(self, phase: Phase, done: list[ClientModule]) -> Optimizer:
         if done and phase.continues and not phase.fresh:
