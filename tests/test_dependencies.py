@@ -27,7 +27,7 @@ LOCK = (ROOT / ".github" / "tested-versions.txt").read_text().splitlines()
         ("lightning", ("2.6.2", "2.6.3")),  # malicious uploads
         ("pytorch-lightning", ("2.6.2", "2.6.3")),
         ("torch", ("2.13.0",)),
-        ("ray", ("2.58.0",)),  # the last one that asks for no token by default
+        ("ray", ("2.58.0",)),  # before 2.59, a local Ray asks for no token by default
     ],
 )
 def test_versions_that_must_not_be_installed(name, bad):

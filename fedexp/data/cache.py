@@ -114,7 +114,8 @@ def _opened(entry: Path, *, warn: bool = False) -> Loaded | None:
         return _mapped(entry)
     except Exception as error:  # a damaged file can break in any way
         if warn:
-            log.warning("the cache's %s is damaged (%s: %s). It is made anew.", entry, type(error).__name__, error)
+            text = "the cache's %s is damaged or cannot be read (%s: %s). It is made anew."
+            log.warning(text, entry, type(error).__name__, error)
         return None
 
 

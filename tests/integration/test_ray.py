@@ -200,7 +200,7 @@ def addresses(driver) -> Iterator[tuple[str, str, str]]:
 def test_a_ray_of_our_own_listens_and_talks_on_the_loopback_interface_only():
     pytest.importorskip("psutil", reason="pip install -e '.[dev]'")
     script = [sys.executable, "-c", f"import ray\n{STARTED}"]
-    done = subprocess.run(script, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(script, cwd=ROOT, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
     found = [line.split() for line in done.stdout.splitlines()]
     listening = {process for process, state, _ in found if state == "LISTEN"}
