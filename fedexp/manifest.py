@@ -109,7 +109,7 @@ def _read_once(path: Path, _: int) -> Manifest:
 # ---------------------------------------------------------------- how much work a run is
 def work(config: Config, done: int = 0) -> float:
     """About how many passes over the training data, dealt out among the clients, the rounds after ``done`` take."""
-    clients, final = config["cohort"]["clients"], config["evaluate"]["all_clients"]
+    clients, final = max(config["cohort"]["clients"], 1), config["evaluate"]["all_clients"]
     visited = clients if final is None or final is True else min(final, clients)  # once more, after the last round
     rounds = (config["rounds"] - done) * max(config["cohort"]["fraction"], 1 / clients)
     return float((rounds + visited / clients) * config["local"]["epochs"])

@@ -36,14 +36,13 @@ def heading(number: int, manifest: Manifest, reports: Path, at_once: int | None)
         reports: Where the other jobs have reported.
         at_once: How many run at the same time; None if that is not known, and thus no time left either.
     """
-    ended = {int(file.stem.removeprefix("job-")) for file in reports.glob("job-*.json")}
     due = to_do(manifest)
-    waiting = {n for n in due if n not in ended}
+    waiting = {n for n in due if not report_file(reports, n).exists()}
     done = sum(first not in waiting for first in manifest.firsts)
     parts = [f"job {number + 1} of {len(manifest.jobs)}", f"{done} done"]
     if at_once and number in waiting:
         work = [manifest.jobs[n].work for n in waiting]
-        pace = _pace([n for n in due if n in ended], manifest, reports)
+        pace = _pace([n for n in due if n not in waiting], manifest, reports)
         if pace is not None:
             left = pace * max(sum(work) / at_once, manifest.jobs[number].work)
             parts.append(f"about {roughly(left)} left")

@@ -99,6 +99,7 @@ def test_work_grows_with_rounds_cohort_and_epochs(configured) -> None:
     assert work(configured("cohort.fraction=1.0")) == 2 * usual
     assert work(configured("local.epochs=3")) == 3 * usual
     assert work(configured("evaluate.all_clients=true")) > usual
+    assert work(configured("cohort.clients=0")) > 0  # which the run itself refuses
 
 
 def test_what_is_on_file_is_no_work(configured) -> None:
