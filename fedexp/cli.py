@@ -128,8 +128,8 @@ def _run_job(config: Config, number: int, overrides: list[str], reports: Path, *
         line = sweep.heading(number, manifest, reports, known)
     if not config["plan"]:
         sweep.say(console, f"\n{line}" if at_once == 1 else line, "bold")
-    if manifest and (first := manifest.firsts[number]) != number:
-        report(status="skipped", same_as=first)
+    if manifest and (same_as := manifest.jobs[number].same_as) is not None:
+        report(status="skipped", same_as=same_as)
         return
     _report_job(config, console, report)
 

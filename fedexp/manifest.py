@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
+from typing import Any
 
 from fedexp.config import Config, run_id, run_path
 from fedexp.errors import FedexpError
@@ -23,13 +24,15 @@ from fedexp.rundir import write_json, writing
 class Planned:
     """One job: its overrides, its run's id, and where the run is, seen from the manifest's folder.
 
-    ``work`` is what was left to do when the sweep began, to compare jobs by; 0 if the run was finished.
+    ``work`` is what was left to do when the sweep began, to compare jobs by; 0 if the run was finished. ``same_as`` is
+    the number of an earlier job with the same run, of which the same is asked: only that one is run.
     """
 
     overrides: list[str]
     run: str
     path: str
     work: float = 1.0
+    same_as: int | None = None
 
 
 @dataclass(frozen=True)
@@ -43,7 +46,14 @@ class Manifest:
     def of(cls, jobs: Sequence[tuple[list[str], Config]]) -> Manifest:
         """The manifest of jobs, given by their overrides and configurations. It lies with the first job's runs."""
         folder = run_path(jobs[0][1]).parent
-        return cls(folder, [Planned(o, run_id(c), os.path.relpath(run_path(c), folder), work_left(c)) for o, c in jobs])
+        first: dict[tuple[str, str], int] = {}
+        planned = []
+        for number, (overrides, config) in enumerate(jobs):
+            path = os.path.relpath(run_path(config), folder)
+            same = first.setdefault((path, json.dumps(config["evaluate"], sort_keys=True)), number)
+            left = work_left(config)
+            planned.append(Planned(overrides, run_id(config), path, left, None if same == number else same))
+        return cls(folder, planned)
 
     @classmethod
     def read(cls, path: Path) -> Manifest:
@@ -72,12 +82,6 @@ class Manifest:
     def reports(self) -> Path:
         """Where the jobs report how they ended."""
         return self.folder / f".sweep-{self.identity}"
-
-    @cached_property
-    def firsts(self) -> list[int]:
-        """For each job, the number of the first one with the same run: only that one is run."""
-        first: dict[str, int] = {}
-        return [first.setdefault(job.path, number) for number, job in enumerate(self.jobs)]
 
     def label(self, number: int) -> str:
         """The overrides in which a job is not like all the others; all of them if it has no other beside it."""
@@ -109,7 +113,7 @@ def _read_once(path: Path, _: int) -> Manifest:
 # ---------------------------------------------------------------- how much work a run is
 def work(config: Config, done: int = 0) -> float:
     """About how many passes over the training data, dealt out among the clients, the rounds after ``done`` take."""
-    clients, final = config["cohort"]["clients"], config["evaluate"]["all_clients"]
+    clients, final = max(config["cohort"]["clients"], 1), config["evaluate"]["all_clients"]
     visited = clients if final is None or final is True else min(final, clients)  # once more, after the last round
     rounds = (config["rounds"] - done) * max(config["cohort"]["fraction"], 1 / clients)
     return float((rounds + visited / clients) * config["local"]["epochs"])
@@ -126,9 +130,16 @@ def rounds_done(config: Config) -> int | None:
     path = run_path(config)
     if config["force"]:
         return 0
-    if (path / "result.json").exists():
+    if _content(path / "result.json").get("status") == "finished":
         return None
+    found = _content(path / "checkpoint" / "latest.json").get("round")
+    return found if isinstance(found, int) else 0
+
+
+def _content(path: Path) -> dict[str, Any]:
+    """What a file of a run says; nothing if it is not there, or damaged, which the run itself will tell."""
     try:
-        return int(json.loads((path / "checkpoint" / "latest.json").read_text())["round"])
-    except (OSError, ValueError, KeyError, TypeError):  # no checkpoint, or a damaged one
-        return 0
+        content = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}

@@ -212,7 +212,7 @@ def _visit(engine: Engine, client: int, share: float) -> Result:
     job = Job(0, client, mail, private, share=share, test_globally=globally)
     (answer,) = engine.executor.map([Visit(0, (job,))], engine.algorithm.broadcast(state))
     (result,) = answer.results
-    if result.error is not None:  # faults=skip
+    if result.error is not None:
         raise ClientError(result.error)
     return result
 

@@ -61,7 +61,7 @@ class Job:
         node: Any = self.result
         for name in key.split("."):
             node = node.get(name) if isinstance(node, dict) else None
-        return None if node is None else float(node)
+        return float(node) if isinstance(node, int | float) else None
 
 
 def record_job(

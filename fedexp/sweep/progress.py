@@ -12,7 +12,7 @@ from fedexp.sweep.jobs import counted, read_job, report_file
 def announce(manifest: Manifest) -> str:
     """A sweep in a line: how many jobs it has, and how many of them are to be run."""
     to_run = len(to_do(manifest))
-    repeated = sum(first != number for number, first in enumerate(manifest.firsts))
+    repeated = sum(job.same_as is not None for job in manifest.jobs)
     on_file = len(manifest.jobs) - repeated - to_run
     parts = [f"{to_run} to run"]
     if on_file:
@@ -24,7 +24,7 @@ def announce(manifest: Manifest) -> str:
 
 def to_do(manifest: Manifest) -> list[int]:
     """The jobs that really have something to run."""
-    return [n for n, job in enumerate(manifest.jobs) if job.work > 0 and manifest.firsts[n] == n]
+    return [n for n, job in enumerate(manifest.jobs) if job.work > 0 and job.same_as is None]
 
 
 def heading(number: int, manifest: Manifest, reports: Path, at_once: int | None) -> str:
@@ -36,18 +36,18 @@ def heading(number: int, manifest: Manifest, reports: Path, at_once: int | None)
         reports: Where the other jobs have reported.
         at_once: How many run at the same time; None if that is not known, and thus no time left either.
     """
-    ended = {int(file.stem.removeprefix("job-")) for file in reports.glob("job-*.json")}
     due = to_do(manifest)
-    waiting = {n for n in due if n not in ended}
-    done = sum(first not in waiting for first in manifest.firsts)
+    waiting = {n for n in due if not report_file(reports, n).exists()}
+    done = sum((n if job.same_as is None else job.same_as) not in waiting for n, job in enumerate(manifest.jobs))
     parts = [f"job {number + 1} of {len(manifest.jobs)}", f"{done} done"]
     if at_once and number in waiting:
         work = [manifest.jobs[n].work for n in waiting]
-        pace = _pace([n for n in due if n in ended], manifest, reports)
+        pace = _pace([n for n in due if n not in waiting], manifest, reports)
         if pace is not None:
             left = pace * max(sum(work) / at_once, manifest.jobs[number].work)
             parts.append(f"about {roughly(left)} left")
-    same = "" if manifest.firsts[number] == number else f" (the same run as job {manifest.firsts[number] + 1})"
+    same_as = manifest.jobs[number].same_as
+    same = "" if same_as is None else f" (the same run as job {same_as + 1})"
     return f"{', '.join(parts)}: {manifest.label(number)}{same}"
 
 

@@ -206,8 +206,9 @@ def write_csv(jobs: Sequence[Job], path: Path) -> tuple[Path, Path]:
     """
     grouped = path.with_name(f"{path.stem}-groups.csv")
     rows = table(jobs)
-    _write(path, [_job_fields(job, keys_of(job.settings for job in jobs)) for job in jobs])
-    _write(grouped, [_row_fields(row, keys_of(row.settings for row in rows)) for row in rows])
+    of_jobs, of_rows = keys_of(job.settings for job in jobs), keys_of(row.settings for row in rows)
+    _write(path, [_job_fields(job, of_jobs) for job in jobs])
+    _write(grouped, [_row_fields(row, of_rows) for row in rows])
     return path, grouped
 
 

@@ -48,7 +48,7 @@ def test_joblib_divides_the_machine_and_a_failed_job_stops_no_other(tmp_path):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_stops_all_jobs_and_the_same_command_continues(tmp_path, number):
     pytest.importorskip("hydra_plugins.hydra_joblib_launcher")
-    sweep = [*SMALL, "rounds=60", "every.checkpoint=5", f"out={tmp_path}", "name=mine"]
+    sweep = [*SMALL, "rounds=200", "every.evaluate=50", "every.checkpoint=5", f"out={tmp_path}", "name=mine"]
     command = ["-m", "hydra/launcher=joblib", "hydra.launcher.n_jobs=2", "seed=0,1", *sweep]
     paths = [run_path(composed([*sweep, f"seed={seed}"])) for seed in (0, 1)]
     with started(command, tmp_path / "output") as running:

@@ -106,8 +106,9 @@ def test_a_misspelt_value_stops_the_sweep_before_it_begins(sweep, tmp_path):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_stops_the_sweep_and_shows_what_is_done(tmp_path, number):
     arguments = ["-m", *SMALL, f"out={tmp_path / 'runs'}", "name=mine", "rounds=1,100000"]
+    second = tmp_path / "runs" / "mine" / cli.check(arguments).sweep.jobs[1].path
     with started(arguments, tmp_path / "output") as running:
-        running.until(lambda: running.says("100000 rounds"))
+        running.until((second / "metrics.jsonl").exists)
         running.signal(number)
         done = running.wait()
     assert done.code == 128 + number

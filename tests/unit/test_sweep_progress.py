@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fedexp.config import run_path
-from fedexp.manifest import Manifest, Planned, work
+from fedexp.manifest import Manifest, Planned, work, work_left
 from fedexp.rundir import RunDir
 from fedexp.sweep import announce, heading, record_job
 from fedexp.sweep.progress import roughly
@@ -17,7 +17,8 @@ from fedexp.sweep.progress import roughly
 def sweep_of(folder: Path, *work: float, paths: str = "") -> Manifest:
     """A sweep whose jobs have this much work each; ``paths`` are letters, equal ones for equal runs."""
     names = paths or "".join(chr(ord("a") + n) for n in range(len(work)))
-    jobs = [Planned(["rounds=5", f"seed={n}"], p, p, w) for n, (p, w) in enumerate(zip(names, work, strict=True))]
+    same = [None if names.index(p) == n else names.index(p) for n, p in enumerate(names)]
+    jobs = [Planned(["rounds=5", f"seed={n}"], p, p, work[n], same[n]) for n, p in enumerate(names)]
     manifest = Manifest(folder, jobs)
     manifest.write()
     return manifest
@@ -99,6 +100,7 @@ def test_work_grows_with_rounds_cohort_and_epochs(configured) -> None:
     assert work(configured("cohort.fraction=1.0")) == 2 * usual
     assert work(configured("local.epochs=3")) == 3 * usual
     assert work(configured("evaluate.all_clients=true")) > usual
+    assert work(configured("cohort.clients=0")) > 0  # which the run itself refuses
 
 
 def test_what_is_on_file_is_no_work(configured) -> None:
@@ -122,11 +124,25 @@ def test_the_manifest_is_found_by_its_reports(tmp_path: Path) -> None:
 def test_a_manifest_of_an_earlier_version_is_read(tmp_path: Path) -> None:
     manifest = sweep_of(tmp_path, 1)
     file = manifest.file(".json")
-    file.write_text(re.sub(r',\s*"work": 1', "", file.read_text()))
+    file.write_text(re.sub(r',\s*"work": 1,\s*"same_as": null', "", file.read_text()))
     assert "work" not in file.read_text()
     assert Manifest.read(file) == manifest
 
 
 def test_equal_runs_are_found_by_their_folder(configured) -> None:
     configs = [configured("seed=0"), configured("seed=1"), configured("seed=0"), configured("seed=0", "name=other")]
-    assert Manifest.of([([], c) for c in configs]).firsts == [0, 1, 0, 3]
+    assert [job.same_as for job in Manifest.of([([], c) for c in configs]).jobs] == [None, None, 0, None]
+
+
+def test_runs_of_which_other_things_are_asked_are_not_equal(configured, monkeypatch) -> None:
+    monkeypatch.setattr("fedexp.manifest.run_path", lambda _: Path("runs/a"))
+    configs = [configured("evaluate.window=3"), configured("evaluate.window=5"), configured("evaluate.window=3")]
+    assert [job.same_as for job in Manifest.of([([], c) for c in configs]).jobs] == [None, None, 0]
+
+
+@pytest.mark.parametrize("content", ["{", "{}", "[]", '{"status": "trained"}'])
+def test_what_is_not_a_result_is_work(configured, content: str) -> None:
+    path = run_path(configured())
+    path.mkdir(parents=True)
+    (path / "result.json").write_text(content)
+    assert work_left(configured()) == work(configured())
