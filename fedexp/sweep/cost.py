@@ -126,11 +126,8 @@ def _effort(engine: Engine, steps: Steps, first: int) -> Effort:
 
 def _final(engine: Engine, steps: Steps) -> Effort:
     """What the pass over all clients after the last round takes."""
-    clients = engine.algorithm.facts.n_clients
-    asked = engine.protocol.all_clients
-    visits = clients if asked is True else min(int(asked), clients)
-    everyone = sum(steps(client) for client in range(clients))
-    return Effort(round(everyone * visits / clients), visits, visits, 0)
+    clients = engine.protocol.final_clients(engine.algorithm.facts)
+    return Effort(sum(map(steps, clients)), len(clients), len(clients), 0)
 
 
 def _amount(effort: Effort, bytes_: dict[str, int]) -> Amount:

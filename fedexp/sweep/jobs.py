@@ -128,11 +128,6 @@ def _outcome(job: Job, jobs: Mapping[int, Job]) -> Job | None:
 PLAIN: dict[str, Any] = {"box": None, "padding": (0, 2, 0, 0), "header_style": "dim", "pad_edge": False}  # tables
 
 
-def counted(number: int, noun: str = "job") -> str:
-    """``1 job``, ``24 jobs``."""
-    return f"{number} {noun}" if number == 1 else f"{number:,} {noun}s"
-
-
 def listed(numbers: Iterable[int]) -> str:
     """Names jobs by their numbers, ``job 3`` or ``jobs 1, 3 to 7 and 9``."""
     spans: list[list[int]] = []

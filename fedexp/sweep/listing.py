@@ -12,9 +12,9 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from fedexp.display.figures import DASH, clock, human_bytes
+from fedexp.display.figures import DASH, clock, count, human_bytes
 from fedexp.resources import cores
-from fedexp.sweep.jobs import PLAIN, Job, counted, folded, say, varying
+from fedexp.sweep.jobs import PLAIN, Job, folded, say, varying
 from fedexp.sweep.progress import roughly
 
 State = Literal["done", "partial", "missing"]
@@ -111,7 +111,7 @@ def show_plan(jobs: Sequence[Job], console: Console) -> None:
     """Prints the jobs with their cost, the whole of it, and how it was found. Jobs that cannot run say why."""
     lines = _lines(jobs)
     kinds = Counter("same run" if line.same_as else line.cost.state if line.cost else "cannot run" for line in lines)
-    say(console, f"\n{counted(len(jobs))}: {', '.join(f'{n} {kind}' for kind, n in kinds.items())}\n")
+    say(console, f"\n{count(len(jobs), 'job')}: {', '.join(f'{n} {kind}' for kind, n in kinds.items())}\n")
     _show_jobs(lines, console)
     _show_total([line.cost for line in lines if line.cost and not line.same_as], console)
     for line in lines:
@@ -192,7 +192,7 @@ def _show_total(costs: Sequence[Cost], console: Console) -> None:
     known = [cost.seconds for cost in costs if cost.seconds is not None]
     unknown = sum(cost.seconds is None and cost.state != "done" for cost in costs)
     if known:
-        besides = f", and {counted(unknown)} of unknown duration" if unknown else ""
+        besides = f", and {count(unknown, 'job')} of unknown duration" if unknown else ""
         say(console, f"time:   about {roughly(sum(known))} in one process{besides}")
         bases = dict.fromkeys(cost.basis for cost in costs if cost.basis)
         divided = f"executor=processes divides it by up to {cores()} on this machine; auto does so where it pays"

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from fedexp.display.figures import count
 from fedexp.manifest import Manifest
-from fedexp.sweep.jobs import counted, read_job, report_file
+from fedexp.sweep.jobs import read_job, report_file
 
 
 def announce(manifest: Manifest) -> str:
@@ -19,7 +20,7 @@ def announce(manifest: Manifest) -> str:
         parts.append(f"{on_file} {'has its result' if on_file == 1 else 'have their results'} on file")
     if repeated:
         parts.append(f"{repeated} {'has' if repeated == 1 else 'have'} the run of an earlier job, which is run once")
-    return f"{counted(len(manifest.jobs))}: {', '.join(parts)}"
+    return f"{count(len(manifest.jobs), 'job')}: {', '.join(parts)}"
 
 
 def to_do(manifest: Manifest) -> list[int]:

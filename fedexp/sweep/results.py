@@ -17,9 +17,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from fedexp.display.figures import DASH
+from fedexp.display.figures import DASH, count
 from fedexp.rundir import writing
-from fedexp.sweep.jobs import PLAIN, Job, count_statuses, counted, folded, keys_of, listed, say, varying
+from fedexp.sweep.jobs import PLAIN, Job, count_statuses, folded, keys_of, listed, say, varying
 
 # The columns of the tables on screen; {window} is the number of rounds.
 SHOWN: dict[str, dict[str, str]] = {
@@ -117,7 +117,7 @@ def show(jobs: Sequence[Job], console: Console, total: int | None = None) -> Non
     total = total or max(numbers, default=-1) + 1
     open_ = [number for number in range(total) if number not in numbers]
     outcome = [count_statuses(jobs), f"{len(open_)} not ended" if open_ else ""]
-    say(console, f"\n{counted(total)}: {', '.join(filter(None, outcome)) or 'none ended'}")
+    say(console, f"\n{count(total, 'job')}: {', '.join(filter(None, outcome)) or 'none ended'}")
     if jobs:
         _show_tables(jobs, console)
     for job in jobs:

@@ -35,7 +35,7 @@ def commands() -> list[str]:
     blocks = re.findall(r"```bash\n(.*?)```", README, re.DOTALL)
     table = re.findall(r"`(python -m fedexp[^`]*)`", README)
     lines = [line for block in blocks for line in block.splitlines()]
-    known = dict.fromkeys([*lines, *table])
+    known = dict.fromkeys(line.rpartition(" && ")[2] for line in [*lines, *table])
     return [c for c in known if re.match(r"python -m fedexp( |$)", c) and c not in ON_A_CLUSTER]
 
 
