@@ -39,7 +39,8 @@ from fedexp.state import nbytes, snapshot
 from fedexp.track.base import RunCard, Tracker
 from fedexp.worker import Faults
 
-CHEAP = ("data", "partition", "optim", "tracker")  # parts that are made in no time
+CHEAP = ("data", "partition", "optim", "tracker")  # made in no time
+TRIED = (*CHEAP, "algo", "loop")  # what ``parts`` looks at
 
 
 @dataclass(frozen=True)
