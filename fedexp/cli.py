@@ -154,18 +154,17 @@ def check(arguments: list[str]) -> Checked | None:
     if given.completion:
         return None
     overrides = _parsed(given.overrides)
-    mode = composed_hydra(given.overrides, given.sources).mode
+    swept = {o.key_or_group for o in overrides if o.is_sweep_override()}
+    lines = [_line(o, swept) for o in overrides]
+    settings = composed_hydra(lines, given.sources)
     if given.question:
         return None
-    if given.sweep or mode == RunMode.MULTIRUN:
-        return _check_sweep(overrides, given.sources)
+    if given.sweep or settings.mode == RunMode.MULTIRUN:
+        return _check_sweep(overrides, lines, settings, given.sources)
     return Checked(composed(given.overrides, given.sources), given.sources, arguments=given.overrides)
 
 
-def _check_sweep(overrides: Sequence[Override], sources: Sources) -> Checked:
-    swept = {o.key_or_group for o in overrides if o.is_sweep_override()}
-    lines = [_line(o, swept) for o in overrides]
-    settings = composed_hydra(lines, sources)
+def _check_sweep(overrides: Sequence[Override], lines: list[str], settings: DictConfig, sources: Sources) -> Checked:
     if "array_parallelism" in settings.launcher and shutil.which("srun") is None:
         raise ConfigError("hydra/launcher: there is no SLURM here (no srun). submitit_local does without, or joblib.")
     preset = _parsed([f"{k}={v}" for k, v in (settings.sweeper.get("params") or {}).items()])

@@ -6,7 +6,9 @@ without importing anything.
 
 from __future__ import annotations
 
+import math
 import os
+import unicodedata
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -31,6 +33,16 @@ def _folder(name: str) -> bool:
 def _project(name: str) -> bool:
     return 0 < len(name) <= 128 and not set(name) & set(UNFIT)
 
+
+def _printable(text: str) -> bool:
+    return not any(unicodedata.category(letter) in ("Cc", "Cs") for letter in text)
+
+
+ALWAYS = {  # whatever else is asked of a value of these types
+    float: Range("a finite number", math.isfinite),
+    int: Range("a whole number of at most 64 bits", lambda v: abs(v) < 2**63),
+    str: Range("a text without control characters", _printable),
+}
 
 # ---------------------------------------------------------------- numbers
 Positive = Annotated[float, Range("greater than 0", lambda v: v > 0)]

@@ -8,9 +8,7 @@ ranges, by the types of ``fedexp.ranges``.
 from __future__ import annotations
 
 import ast
-import math
 import typing
-import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, is_dataclass
 from difflib import get_close_matches
@@ -19,7 +17,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from fedexp import ranges, targets
-from fedexp.ranges import Count, Epochs, FolderName, Positive, Seconds, Share, ShareAbove0, Text
+from fedexp.ranges import ALWAYS, Count, Epochs, FolderName, Positive, Seconds, Share, ShareAbove0, Text
 from fedexp.targets import KINDS
 
 ANY: Any = Any
@@ -225,7 +223,10 @@ def wanted(value: Any, hint: Any) -> str | None:
     if args:  # a union
         each = [wanted(value, a) for a in args]
         return None if None in each else " or ".join(filter(None, each))
-    return None if _plain(value, hint) else describe(hint)
+    if not _is(value, hint):
+        return describe(hint)
+    always = ALWAYS.get(hint)
+    return None if always is None or always.holds(value) else always.words
 
 
 def _wanted_list(value: Any, hint: Any) -> str | None:
@@ -239,16 +240,10 @@ def _wanted_list(value: Any, hint: Any) -> str | None:
     return words and f"a list ({words} each)"
 
 
-def _plain(value: Any, kind: Any) -> bool:
+def _is(value: Any, kind: Any) -> bool:
     if isinstance(value, bool):
         return kind is bool
-    if kind is float:
-        return isinstance(value, int | float) and math.isfinite(value)
-    if kind is int:
-        return isinstance(value, int) and abs(value) < 2**63
-    if kind is str:
-        return isinstance(value, str) and not any(unicodedata.category(c) in ("Cc", "Cs") for c in value)
-    return value is None if kind is type(None) else isinstance(value, kind)
+    return isinstance(value, int | float if kind is float else kind)
 
 
 def describe(hint: Any) -> str:
@@ -262,16 +257,8 @@ def describe(hint: Any) -> str:
         return f"a list ({describe(args[0])} each)"
     if args:
         return " or ".join(describe(a) for a in args)
-    return WORDS.get(hint, str(hint))
-
-
-WORDS = {
-    float: "a finite number",
-    int: "a whole number of at most 64 bits",
-    bool: "true or false",
-    str: "a text without control characters",
-    type(None): "null",
-}
+    words = {float: "a number", int: "a whole number", bool: "true or false", str: "a text", type(None): "null"}
+    return words.get(hint, str(hint))
 
 
 # ---------------------------------------------------------------- signatures from source text

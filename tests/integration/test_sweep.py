@@ -57,18 +57,18 @@ def test_two_by_two(sweep, tmp_path):
 
 
 def test_a_failed_job_is_shown_and_stops_no_other(sweep, tmp_path):
-    done = sweep("algo=fedrs", "algo.rs.alpha=2,0.5", "seed=0,1")
+    done = sweep("partition=classes", "partition.classes=99,2", "seed=0,1")
     assert done.code == 1
     assert outcome(done) == "4 jobs: 2 finished, 2 failed"
-    assert "job 0 failed: ConfigError: algo.rs.alpha must be between 0 and 1, not 2" in done.out
-    assert "algo.rs.alpha=2" in done.out.split("job 0 failed")[1].splitlines()[1]  # the command for another try
+    assert "job 0 failed: ConfigError: partition: partition.classes=99 has to lie between 1 and 10" in done.out
+    assert "partition.classes=99" in done.out.split("job 0 failed")[1].splitlines()[1]  # the command for another try
     assert "Traceback" not in done.out + done.err
     jobs = rows(tmp_path, "sweep-*[0-9a-f].csv")
-    assert [(j["algo.rs.alpha"], j["status"]) for j in jobs] == [
-        ("2", "failed"), ("2", "failed"), ("0.5", "finished"), ("0.5", "finished"),
+    assert [(j["partition.classes"], j["status"]) for j in jobs] == [
+        ("99", "failed"), ("99", "failed"), ("2", "finished"), ("2", "finished"),
     ]  # fmt: skip
-    assert jobs[0]["error"].startswith("ConfigError: algo.rs.alpha")
-    again = sweep("algo=fedrs", "algo.rs.alpha=2,0.5", "seed=0,1")
+    assert jobs[0]["error"].startswith("ConfigError: partition: partition.classes=99")
+    again = sweep("partition=classes", "partition.classes=99,2", "seed=0,1")
     assert again.code == 1
     assert outcome(again) == "4 jobs: 2 skipped, 2 failed"
 
