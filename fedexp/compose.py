@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 import pickle
-from collections.abc import Iterator, MutableSequence, Sequence
+from collections.abc import Iterator, Mapping, MutableSequence, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -26,7 +26,7 @@ from hydra.core.config_search_path import ConfigSearchPath, SearchPathQuery
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.core.utils import JobRuntime, setup_globals
-from hydra.errors import ConfigCompositionException
+from hydra.errors import ConfigCompositionException, OverrideParseException
 from hydra.plugins.config_source import ConfigResult
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
@@ -71,16 +71,30 @@ class Loader(ConfigLoaderImpl):
         JobRuntime.instance().set("name", "fedexp")
         super().__init__(config_search_path)
         self._files: dict[str, ConfigResult | None] = {}
-        self._merged: dict[tuple[Any, ...], bytes] = {}
+        self._groups: dict[str, bool] = {}
+        self._merged: dict[tuple[Any, ...], _Merged] = {}
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Other processes remember for themselves."""
-        return {**vars(self), "_files": {}, "_merged": {}}
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Another process composes one job, with Hydra's own loader."""
+        return _plain_loader, (self.config_search_path, self.repository)
 
     def load_configuration(self, *args: Any, **kwargs: Any) -> DictConfig:
         """Composes a configuration."""
         with stop.later():
             return super().load_configuration(*args, **kwargs)
+
+    def job(self, config_name: str, overrides: Sequence[str]) -> tuple[DictConfig, Mapping[str, str]]:
+        """The configuration of one job without Hydra's own part, and the files it is made of."""
+        with stop.later():
+            parsed = parsed_overrides(overrides)
+            if any(o.is_hydra_override() for o in parsed):  # which are tried, too
+                whole = self._load_configuration_impl(config_name, list(overrides), RunMode.RUN)
+                return whole, whole.hydra.runtime.choices
+            self.validate_sweep_overrides_legal(parsed, RunMode.RUN, from_shell=True)
+            merged = self._with_files(config_name, parsed, RunMode.RUN)
+            config: DictConfig = pickle.loads(merged.job)  # noqa: S301 - our own, and faster than a deep copy
+            self._apply_overrides_to_config([o for o in parsed if self._is_setting(o)], config)
+            return config, merged.choices
 
     def _load_configuration_impl(
         self,
@@ -94,7 +108,7 @@ class Loader(ConfigLoaderImpl):
         if validate_sweep_overrides:
             self.validate_sweep_overrides_legal(parsed, run_mode, from_shell)
         settings = [o for o in parsed if self._is_setting(o)]
-        config = self._with_files(config_name, [o for o in parsed if not self._is_setting(o)], run_mode)
+        config: DictConfig = pickle.loads(self._with_files(config_name, parsed, run_mode).whole)  # noqa: S301
         self._apply_overrides_to_config([o for o in settings if not o.is_sweep_override()], config)
         if any(o.is_hydra_override() for o in settings):
             _refuse_foreign_code(config)
@@ -107,17 +121,28 @@ class Loader(ConfigLoaderImpl):
             return False
         if override.is_sweep_override():
             return True
-        return isinstance(override.value(), dict) or not self.repository.group_exists(override.key_or_group)
+        return isinstance(override.value(), dict) or not self._is_group(override.key_or_group)
 
-    def _with_files(self, config_name: str | None, choices: Sequence[Override], run_mode: RunMode) -> DictConfig:
+    def _is_group(self, key: str) -> bool:
+        if key not in self._groups:
+            self._groups[key] = self.repository.group_exists(key)
+        return self._groups[key]
+
+    def _with_files(self, config_name: str | None, overrides: Sequence[Override], run_mode: RunMode) -> _Merged:
+        """The chosen files, merged, before any setting is put in."""
+        choices = [o for o in overrides if not self._is_setting(o)]
+        for several in (o for o in choices if isinstance(o.value(), list) and o.key_or_group != "hydra.searchpath"):
+            raise ConfigCompositionException(
+                f"{several.input_line}: choose one file of {several.key_or_group}. To combine several, write one with a "
+                "defaults list, as conf/algo/scamap.yaml is."
+            )
         lines = [str(o.input_line) for o in choices]
         key = (config_name, *lines, run_mode)
         if key not in self._merged:
             config = super()._load_configuration_impl(config_name, lines, run_mode, validate_sweep_overrides=False)
             _refuse_foreign_code(config)
-            self._merged[key] = pickle.dumps(config)
-        copied: DictConfig = pickle.loads(self._merged[key])  # noqa: S301 - our own, and faster than a deep copy
-        return copied
+            self._merged[key] = _Merged.of(config)
+        return self._merged[key]
 
     def _parse_overrides_and_create_caching_repo(
         self, config_name: str | None, overrides: list[str]
@@ -139,6 +164,27 @@ class Loader(ConfigLoaderImpl):
                     f"hydra.searchpath: {path} is not a folder. Name one, as in file:///home/me/conf."
                 )
         super()._process_config_searchpath(config_name, parsed_overrides, repo)
+
+
+@dataclass(frozen=True)
+class _Merged:
+    """A configuration of which copies are wanted: as a whole, and without Hydra's part."""
+
+    whole: bytes
+    job: bytes
+    choices: Mapping[str, str]
+
+    @classmethod
+    def of(cls, config: DictConfig) -> _Merged:
+        own = OmegaConf.masked_copy(config, [str(k) for k in config if k != "hydra"])
+        OmegaConf.set_struct(own, True)  # noqa: FBT003 - as Hydra does
+        return cls(pickle.dumps(config), pickle.dumps(own), dict(config.hydra.runtime.choices))
+
+
+def _plain_loader(search_path: ConfigSearchPath, repository: Any) -> ConfigLoaderImpl:
+    made = ConfigLoaderImpl.__new__(ConfigLoaderImpl)
+    made.config_search_path, made.repository = search_path, repository
+    return made
 
 
 class _Remembering(CachingConfigRepository):
@@ -197,7 +243,13 @@ def parsed_overrides(lines: Sequence[str]) -> list[Override]:
 
 @lru_cache(10_000)
 def _parsed(line: str) -> Override:
-    (override,) = OverridesParser.create().parse_overrides([line])
+    try:
+        (override,) = OverridesParser.create().parse_overrides([line])
+    except OverrideParseException as cause:
+        why = str(cause).splitlines()[0]
+        raise OverrideParseException(line, f"{line}: {why}. Write key=value, with quotes around odd letters.") from None
+    if not override.key_or_group:
+        raise OverrideParseException(line, f"{line}: there is no key. Write key=value.")
     return override
 
 

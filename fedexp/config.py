@@ -34,6 +34,9 @@ IRRELEVANT = (
 # Hydra's launchers that come with an extra of ours.
 LAUNCHERS = {"joblib": "joblib", "submitit_slurm": "slurm", "submitit_local": "slurm"}
 
+# What reading and merging of files raises. ValueError: algo=3, says Hydra.
+ERRORS = (HydraException, OmegaConfBaseException, yaml.YAMLError, ValueError, OSError, RecursionError)
+
 
 def conf_dir() -> Path:
     """The configuration files: beside the package in a checkout, inside it in a wheel."""
@@ -65,8 +68,7 @@ def composing(sources: Sources | None = None) -> Iterator[Callable[[Sequence[str
 
 
 def _composed(loader: Loader, sources: Sources, overrides: Sequence[str]) -> Config:
-    node = loader.load_configuration(sources.name, list(overrides), RunMode.RUN)
-    return plain(node, node.hydra.runtime.choices)
+    return plain(*loader.job(sources.name, overrides))
 
 
 def composed_hydra(overrides: Sequence[str], sources: Sources | None = None) -> DictConfig:
@@ -89,9 +91,7 @@ def _explained(sources: Sources) -> Iterator[None]:
     try:
         with _hydra:
             yield
-    except yaml.YAMLError as cause:
-        raise ConfigError(_explain_yaml(cause, sources)) from cause
-    except (HydraException, OmegaConfBaseException, ValueError, OSError) as cause:  # ValueError: algo=3, says Hydra
+    except ERRORS as cause:
         raise ConfigError(explain(cause, sources)) from cause
 
 
@@ -173,7 +173,12 @@ def title(config: Config) -> str:
 def explain(error: Exception, sources: Sources | None = None) -> str:
     """Hydra's message, with the nearest valid key or choice."""
     sources = sources or Sources(conf_dir())
-    text = _innermost(error)
+    causes = list(_causes(error))
+    if any(isinstance(c, yaml.YAMLError | UnicodeError | RecursionError | OSError) for c in causes):
+        return _explain_files(causes[-1], sources)
+    text = "\n".join(
+        dict.fromkeys(str(c).strip().partition("\n\nConfig search path")[0] for c in causes if str(c).strip())
+    )
     if match := re.search(r"Could not find '([\w/]+)/([^'/]+)'", text):
         group, choice = match.groups()
         if group == "hydra/launcher" and choice in LAUNCHERS:
@@ -181,35 +186,38 @@ def explain(error: Exception, sources: Sources | None = None) -> str:
         return f"{group}={choice}: there is no such choice. {schema.nearest(choice, choices_of(group, sources))}"
     if "Config group override must be" in text:
         return f"One of the groups is set to what is not the name of a file, as in algo=map. {text}"
-    for pattern in (r"Could not override '([^']+)'", r"Key '[^']+' is not in struct\s+full_key: (\S+)"):
+    if match := re.search(r"Error merging override (\S+?)=(.*)\s+Cannot merge DictConfig with ListConfig", text):
+        return f"{match.group(1)} must be a group of settings, not {match.group(2)}"
+    for pattern in (r"Key '[^']+' is not in struct\s+full_key: (\S+)", r"Could not override '([^']+)'"):
         if match := re.search(pattern, text):
             return _explain_key(match.group(1), sources)
     return text
 
 
-def _explain_yaml(error: yaml.YAMLError, sources: Sources) -> str:
-    """What is wrong with a file, and with which; the parser is told its text, not always its name."""
-    broken = next((p for folder in sources.folders() for p in sorted(folder.rglob("*.yaml")) if not _readable(p)), None)
+def _explain_files(error: BaseException, sources: Sources) -> str:
+    """What is wrong with a file, and with which: whoever reads it is told its text, not always its name."""
+    files = (p for folder in sources.folders() for p in sorted(folder.rglob("*.yaml")))
+    broken = next((p for p in files if not _readable(p)), None)
+    if broken is None and isinstance(error, RecursionError):
+        return "The defaults lists of the configuration files go round in a circle. Let no file name itself."
     mark = getattr(error, "problem_mark", None)
-    line = f", line {mark.line + 1}" if mark else ""
-    problem = getattr(error, "problem", None) or str(error)
+    line = f", line {mark.line + 1}," if mark else ""
+    problem = (getattr(error, "problem", None) or str(error) or type(error).__name__).splitlines()[0]
     return f"{broken or 'A configuration file'}{line} is not valid yaml ({problem}). Mend it."
 
 
 def _readable(path: Path) -> bool:
     try:
         OmegaConf.load(path)
-    except (yaml.YAMLError, OmegaConfBaseException, ValueError, OSError):
+    except ERRORS:
         return False
     return True
 
 
-def _innermost(error: BaseException) -> str:
-    lines = [str(error)]
-    while error.__cause__ is not None:
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
         error = error.__cause__
-        lines.append(str(error))
-    return "\n".join(dict.fromkeys(line.strip() for line in lines if line.strip()))
 
 
 def choices_of(group: str, sources: Sources | None = None) -> list[str]:

@@ -102,7 +102,7 @@ class Settings:
 
 def problems(config: Mapping[str, Any]) -> list[str]:
     """Everything that is wrong with a plain (resolved) configuration, as far as it can be told without building it."""
-    found = list(_check_fields(config, typing.get_type_hints(Settings, include_extras=True), ""))
+    found = list(_check_fields(config, _hints(Settings), ""))
     for group in KINDS:
         if group not in config:
             continue
@@ -137,15 +137,21 @@ def _check_fields(values: Mapping[str, Any], hints: Mapping[str, Any], path: str
         hint = hints.get(key)
         if hint is None:
             yield f"{where} is not a setting. {nearest(str(key), list(hints))}"
-        elif is_dataclass(hint):
+        elif isinstance(hint, type) and is_dataclass(hint):
             if isinstance(value, Mapping):
-                yield from _check_fields(value, typing.get_type_hints(hint, include_extras=True), where)
+                yield from _check_fields(value, _hints(hint), where)
             else:
                 yield f"{where} must be a group of settings, not {_shown(value)}"
         elif words := wanted(value, hint):
             yield f"{where} must be {words}, not {_shown(value)}"
     missing = [f"{path}.{k}" if path else k for k in hints if k not in values]
-    yield from (f"{m} is missing" for m in missing)
+    if missing:
+        yield f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing"
+
+
+@cache
+def _hints(settings: Any) -> dict[str, Any]:
+    return typing.get_type_hints(settings, include_extras=True)
 
 
 def _check_target(node: Any, path: str, group: str) -> Iterator[str]:

@@ -13,6 +13,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -106,7 +107,7 @@ def load(target: str) -> Callable[..., Any]:
 def source(module: str) -> Path | None:
     """The file with a module's source text; None if there is none. Only what is allowed by name may be imported."""
     if _inside(module, OURS):
-        return _file(Path(__file__).parents[1], module)
+        return _ours(module)
     if own := _own(module):
         return own[1]
     if not _allowed(module):
@@ -117,6 +118,11 @@ def source(module: str) -> Path | None:
         return None
     origin = spec.origin if spec else None
     return Path(origin) if origin and origin.endswith(".py") else None
+
+
+@cache
+def _ours(module: str) -> Path | None:
+    return _file(Path(__file__).parents[1], module)
 
 
 def _own(module: str) -> tuple[Path, Path] | None:
