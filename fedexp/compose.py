@@ -131,11 +131,8 @@ class Loader(ConfigLoaderImpl):
     def _with_files(self, config_name: str | None, overrides: Sequence[Override], run_mode: RunMode) -> _Merged:
         """The chosen files, merged, before any setting is put in."""
         choices = [o for o in overrides if not self._is_setting(o)]
-        for several in (o for o in choices if isinstance(o.value(), list) and o.key_or_group != "hydra.searchpath"):
-            raise ConfigCompositionException(
-                f"{several.input_line}: choose one file of {several.key_or_group}. To combine several, write one with a "
-                "defaults list, as conf/algo/scamap.yaml is."
-            )
+        for choice in choices:
+            _check_choice(choice)
         lines = [str(o.input_line) for o in choices]
         key = (config_name, *lines, run_mode)
         if key not in self._merged:
@@ -164,6 +161,15 @@ class Loader(ConfigLoaderImpl):
                     f"hydra.searchpath: {path} is not a folder. Name one, as in file:///home/me/conf."
                 )
         super()._process_config_searchpath(config_name, parsed_overrides, repo)
+
+
+def _check_choice(override: Override) -> None:
+    if override.key_or_group == "hydra.searchpath" or override.is_delete() or isinstance(override.value(), str):
+        return
+    raise ConfigCompositionException(
+        f"{override.input_line}: this is not the name of a file of {override.key_or_group}. Choose one, as algo=map; "
+        "a file with a defaults list combines several, as conf/algo/scamap.yaml does."
+    )
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,8 @@ IRRELEVANT = (
 LAUNCHERS = {"joblib": "joblib", "submitit_slurm": "slurm", "submitit_local": "slurm"}
 
 # What reading and merging of files raises. ValueError: algo=3, says Hydra.
-ERRORS = (HydraException, OmegaConfBaseException, yaml.YAMLError, ValueError, OSError, RecursionError)
+OF_FILES = (yaml.YAMLError, UnicodeError, RecursionError, OSError)
+ERRORS = (HydraException, OmegaConfBaseException, ValueError, *OF_FILES)
 
 
 def conf_dir() -> Path:
@@ -174,23 +175,20 @@ def explain(error: Exception, sources: Sources | None = None) -> str:
     """Hydra's message, with the nearest valid key or choice."""
     sources = sources or Sources(conf_dir())
     causes = list(_causes(error))
-    if any(isinstance(c, yaml.YAMLError | UnicodeError | RecursionError | OSError) for c in causes):
+    if any(isinstance(c, OF_FILES) and not isinstance(c, HydraException) for c in causes):
         return _explain_files(causes[-1], sources)
-    text = "\n".join(
-        dict.fromkeys(str(c).strip().partition("\n\nConfig search path")[0] for c in causes if str(c).strip())
-    )
+    parts = (str(c).partition("\n\nConfig search path")[0].strip() for c in causes)
+    text = "\n".join(dict.fromkeys(filter(None, parts)))
     if match := re.search(r"Could not find '([\w/]+)/([^'/]+)'", text):
         group, choice = match.groups()
         if group == "hydra/launcher" and choice in LAUNCHERS:
             return f"{group}={choice} needs a plugin: pip install 'fedexp[{LAUNCHERS[choice]}]'"
         return f"{group}={choice}: there is no such choice. {schema.nearest(choice, choices_of(group, sources))}"
-    if "Config group override must be" in text:
-        return f"One of the groups is set to what is not the name of a file, as in algo=map. {text}"
     if match := re.search(r"Error merging override (\S+?)=(.*)\s+Cannot merge DictConfig with ListConfig", text):
         return f"{match.group(1)} must be a group of settings, not {match.group(2)}"
-    for pattern in (r"Key '[^']+' is not in struct\s+full_key: (\S+)", r"Could not override '([^']+)'"):
-        if match := re.search(pattern, text):
-            return _explain_key(match.group(1), sources)
+    patterns = (r"Key '[^']+' is not in struct\s+full_key: (\S+)", r"Could not override '([^']+)'")
+    if keys := [key for pattern in patterns for key in re.findall(pattern, text)]:
+        return _explain_key(max(keys, key=len), sources)
     return text
 
 

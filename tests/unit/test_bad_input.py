@@ -139,9 +139,9 @@ COMMANDS = {
         ("seed=range(3)", "seed=range(3)", "--multirun"),
     ],
     "groups and lists": [
-        ("algo=3", "not the name of a file", "algo=map"),
-        ("data=null", "not the name of a file"),
-        ("algo=[map,fedrs]", "algo=[map,fedrs]: choose one file of algo"),
+        ("algo=3", "algo=3: this is not the name of a file", "algo=map"),
+        ("data=null", "data=null: this is not the name of a file"),
+        ("algo=[map,fedrs]", "algo=[map,fedrs]: this is not the name of a file of algo"),
         ("cohort=[1,2]", "cohort must be a group of settings"),
         ("cohort=3", "cohort must be a group of settings"),
         ("local=x", "local must be a group of settings"),
