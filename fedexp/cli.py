@@ -180,6 +180,8 @@ def _check_sweep(overrides: Sequence[Override], lines: list[str], settings: Dict
     _try_parts(configs)
     if (n_jobs := settings.launcher.get("n_jobs")) is not None:
         lines.append(f"hydra.launcher.n_jobs={resources.at_once(n_jobs, len(jobs))}")
+    if configs[0]["plan"]:  # what Hydra writes goes where nothing stays
+        lines.append(f"hydra.sweep.dir=${{oc.env:{sweep.ENV}}}")
     return Checked(
         first=configs[0],
         sources=sources,

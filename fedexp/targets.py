@@ -88,20 +88,26 @@ def load(target: str) -> Callable[..., Any]:
     """
     name, _, attribute = target.rpartition(".")
     own = None if _inside(name, OURS) or _allowed(name) else _own(name)
-    if own is not None and str(own[0]) not in sys.path:
-        sys.path.append(str(own[0]))
+    if own is not None:
+        _make_importable(name, *own)
     try:
-        module = importlib.import_module(name)
-        found = getattr(module, attribute)
+        found = getattr(importlib.import_module(name), attribute)
     except Exception as cause:  # whatever a user's module raises
         raise ConfigError(f"_target_: {target} cannot be imported ({type(cause).__name__}: {cause}).") from cause
-    if own is not None and Path(module.__file__ or "").resolve() != own[1].resolve():
-        raise ConfigError(
-            f"_target_: {name} is {own[1]}, but Python imports {module.__file__} by that name. Rename the file."
-        )
     if not callable(found):
         raise ConfigError(f"_target_: {target} is neither a class nor a function.")
     return found  # type: ignore[no-any-return]
+
+
+def _make_importable(module: str, folder: Path, file: Path) -> None:
+    """Lets Python import from a folder of the user's, unless it would import something else by that name."""
+    if str(folder) not in sys.path:
+        sys.path.append(str(folder))  # last, so that nothing there stands in for what is installed
+        importlib.invalidate_caches()
+    spec = importlib.util.find_spec(module.partition(".")[0])  # which imports nothing
+    places = [spec.origin] if spec and spec.origin else list(spec.submodule_search_locations or ()) if spec else []
+    if not any(Path(place).resolve().is_relative_to(folder.resolve()) for place in places):
+        raise ConfigError(f"_target_: {module} is {file}, but Python knows another {places} by that name. Rename it.")
 
 
 def source(module: str) -> Path | None:
