@@ -99,7 +99,7 @@ def _launch(checked: Checked | None) -> int:
     sources = checked.sources if checked else Sources(conf_dir())
     start = hydra.main(version_base=BASE, config_path=str(sources.conf), config_name=sources.name)(job)
     try:
-        with lent(loader(sources)) if checked else nullcontext():
+        with lent(loader(sources), tried=checked.sweep is not None) if checked else nullcontext():
             start()
     except SystemExit as end:  # of a run, or because a launcher has failed: what is on file shall be shown
         return end.code if isinstance(end.code, int) else int(end.code is not None)

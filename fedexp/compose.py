@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 import pickle
 from collections.abc import Callable, Iterator, Mapping, MutableSequence, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
@@ -28,6 +28,7 @@ from hydra.core.override_parser.types import Override
 from hydra.core.utils import JobRuntime, setup_globals
 from hydra.errors import ConfigCompositionException, OverrideParseException
 from hydra.plugins.config_source import ConfigResult
+from hydra.plugins.sweeper import Sweeper
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
@@ -279,11 +280,12 @@ def _loader(sources: Sources, _: frozenset[tuple[Path, int]]) -> Loader:
 
 
 @contextmanager
-def lent(own: Loader) -> Iterator[None]:
-    """In the block, Hydra's start uses this loader."""
-    theirs = hydra_main.__dict__["ConfigLoaderImpl"]
-    hydra_main.__dict__["ConfigLoaderImpl"] = lambda config_search_path: own  # noqa: ARG005
-    try:
+def lent(own: Loader, *, tried: bool) -> Iterator[None]:
+    """In the block, Hydra's start uses this loader, and does not compose all jobs beforehand if that was tried."""
+    with ExitStack() as undo:
+        undo.callback(setattr, hydra_main, "ConfigLoaderImpl", ConfigLoaderImpl)
+        setattr(hydra_main, "ConfigLoaderImpl", lambda config_search_path: own)  # noqa: ARG005, B010
+        if tried:
+            undo.callback(setattr, Sweeper, "validate_batch_is_legal", Sweeper.validate_batch_is_legal)
+            setattr(Sweeper, "validate_batch_is_legal", lambda self, batch: None)  # noqa: ARG005, B010
         yield
-    finally:
-        hydra_main.__dict__["ConfigLoaderImpl"] = theirs
