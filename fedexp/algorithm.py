@@ -10,6 +10,7 @@ import torch
 from fedexp.component import Component, Phase, overrides
 from fedexp.contexts import Facts, View, Views
 from fedexp.errors import PlanError
+from fedexp.schema import problems_of
 from fedexp.seeding import torch_rng
 from fedexp.state import Init, Layout, Message, ServerState, Slot, Tree, Upload
 
@@ -171,7 +172,7 @@ def _share(layout: Layout, components: Components) -> Layout:
 
 def _out_of_range(components: Components, facts: Facts) -> Iterable[str]:
     for key, component in components.items():
-        yield from (f"algo.{key}.{problem}" for problem in component.problems(facts))
+        yield from (f"algo.{key}.{problem}" for problem in (*problems_of(component), *component.problems(facts)))
 
 
 def _misfits(components: Components, phases: tuple[Phase, ...], slots: Mapping[str, Slot]) -> Iterable[str]:

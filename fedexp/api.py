@@ -14,6 +14,7 @@ from omegaconf import OmegaConf
 from rich.console import Console
 
 from fedexp import __version__
+from fedexp.arguments import sources
 from fedexp.config import FINAL, Config, composed, run_id, run_path, title
 from fedexp.display import Display, choose, summary
 from fedexp.rundir import Record, RunDir
@@ -47,15 +48,22 @@ class Result:
         return RunDir(self.path).records()
 
 
-def run(overrides: Sequence[str] | Mapping[str, Any] = (), *, console: Console | None = None) -> Result:
+def run(
+    overrides: Sequence[str] | Mapping[str, Any] = (),
+    *,
+    console: Console | None = None,
+    config_dir: str | Path | None = None,
+) -> Result:
     """Runs an experiment, or continues it, or says that it is finished.
 
     Args:
         overrides: As on the command line, e.g. ``["algo=map", "rounds=5"]``; or a whole configuration, as
             ``fedexp.config.composed`` gives it.
         console: Where to show progress; the default shows nothing.
+        config_dir: A folder with configuration files of your own, as ``--config-dir``.
     """
-    config: Config = dict(overrides) if isinstance(overrides, Mapping) else composed(overrides)
+    known = sources(config_dir)
+    config: Config = dict(overrides) if isinstance(overrides, Mapping) else composed(overrides, known)
     console = console or Console(quiet=True)
     rundir = RunDir(run_path(config))
     display = choose(console)

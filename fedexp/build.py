@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from fedexp import schema, targets
 from fedexp.algorithm import Algorithm
 from fedexp.checkpoint import Checkpoint
 from fedexp.client import Local
@@ -19,15 +19,15 @@ from fedexp.component import Component
 from fedexp.config import Config, run_id, title
 from fedexp.contexts import Facts
 from fedexp.data.federated import FederatedData
-from fedexp.data.source import Loaded, Samples, identified
+from fedexp.data.source import Loaded, Samples, Source, identified
 from fedexp.display import Display
 from fedexp.display.figures import count
 from fedexp.engine import Engine, Every
 from fedexp.errors import ConfigError, FedexpError, PartitionError, PlanError
 from fedexp.evaluate import Stretches, batch_size
 from fedexp.execute.base import Blueprint, Say, quiet
-from fedexp.footprint import HOLD, Footprint, Load, Room
-from fedexp.loops import accelerators
+from fedexp.footprint import HOLD, Footprint, Load, Room, afford
+from fedexp.loops import accelerators, available
 from fedexp.models.split import SplitModel
 from fedexp.network import classify, layout_of, tensors
 from fedexp.partition.base import ClientSplit, split
@@ -41,6 +41,8 @@ from fedexp.track.base import RunCard, Tracker
 from fedexp.worker import Faults
 
 LARGE_FINAL = 0.25  # share of all training after the last round, above which the user is told
+CHEAP = ("data", "partition", "optim", "tracker")  # made in no time
+TRIED = (*CHEAP, "algo", "loop")  # what ``parts`` looks at
 
 
 @dataclass(frozen=True)
@@ -115,9 +117,10 @@ def build(config: Config, stage: Say = quiet) -> Experiment:
         ConfigError: With every problem found.
         DataError: If the data set is not to be had.
     """
-    problems = list(_out_of_range(config))
+    data_source, components = parts(config)
+    problems: list[str] = []
     stage(f"reading {config.get('choices', {}).get('data', 'data')}")
-    loaded: Loaded = _pool(identified(make(config["data"]).load()), config["pool"])
+    loaded: Loaded = _pool(_loaded(data_source), config["pool"])
     splits: list[ClientSplit] = []
     try:
         loaded, splits = _deal(config, loaded)
@@ -128,7 +131,6 @@ def build(config: Config, stage: Say = quiet) -> Experiment:
     except ConfigError as error:
         raise ConfigError("\n".join([*problems, f"model: {error}"])) from error
     data = FederatedData(loaded.spec, loaded.train, loaded.test, splits, loaded.augment)
-    components: dict[str, Component] = {k: make(c) for k, c in config["algo"].items()}
     try:
         algorithm = Algorithm.compile(components, _facts(config, loaded, net, data))
     except PlanError as error:
@@ -145,13 +147,39 @@ def build(config: Config, stage: Say = quiet) -> Experiment:
     return Experiment(config, data, splits, net, algorithm, plan, HOLD if footprint.store == "disk" else None)
 
 
+def parts(config: Config) -> tuple[Source, dict[str, Component]]:
+    """The data set, not loaded, and the components, after checking all that can be checked without data.
+
+    Raises:
+        ConfigError: With every problem found.
+    """
+    settings = {k: v for k, v in config.items() if k != "choices"}
+    problems = schema.problems(settings)
+    if problems:
+        raise ConfigError("\n".join(problems))
+    if not available(config["loop"]["accelerator"]):
+        problems.append(f"loop.accelerator={config['loop']['accelerator']} is not on this machine. Use auto or cpu.")
+    made: dict[str, Any] = {}
+    nodes = {**{f"algo.{k}": node for k, node in config["algo"].items()}, **{k: config[k] for k in CHEAP}}
+    for where, node in nodes.items():
+        try:
+            made[where] = make(node)
+        except ConfigError as error:
+            problems.append(str(error))
+        except (TypeError, ValueError) as error:
+            problems.append(f"{where}: {node['_target_']} does not take these settings ({error}).")
+    if problems:
+        raise ConfigError("\n".join(problems))
+    return made["data"], {key: made[f"algo.{key}"] for key in config["algo"]}
+
+
 def make(node: Mapping[str, Any], **given: Any) -> Any:
-    """Calls a node's ``_target_`` with its settings; lists become tuples, so that nothing can change later."""
-    module, _, name = str(node["_target_"]).rpartition(".")
-    try:
-        target: Callable[..., Any] = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as cause:
-        raise ConfigError(f"_target_: {node['_target_']} cannot be imported ({cause}).") from cause
+    """Calls a node's ``_target_`` with its settings; lists become tuples, so that nothing can change later.
+
+    Raises:
+        ConfigError: If it cannot be imported.
+    """
+    target = targets.load(node["_target_"])
     settings = {k: _frozen(v) for k, v in node.items() if not k.startswith("_")}
     if node.get("_partial_"):
         return partial(target, **settings, **given)
@@ -169,33 +197,11 @@ def _sampler(config: Config) -> UniformSampler:
     return UniformSampler(seed, cohort["clients"], cohort["fraction"])
 
 
-def _out_of_range(config: Config) -> Iterator[str]:
-    cohort, local, every, evaluate, executor = (
-        config[key] for key in ("cohort", "local", "every", "evaluate", "executor")
-    )
-    numbers = {
-        "rounds": config["rounds"],
-        "cohort.clients": cohort["clients"],
-        "local.batch_size": local["batch_size"],
-        "local.epochs": local["epochs"],
-        "every.evaluate": every["evaluate"],
-        "every.checkpoint": every["checkpoint"],
-        "evaluate.finetune_epochs": evaluate["finetune_epochs"],
-        **{f"executor.{key}": executor[key] for key in ("threads", "per_device") if key in executor},
-    }
-    yield from (f"{k} must be greater than 0, not {v}" for k, v in numbers.items() if v <= 0)
-    optional = {
-        "local.clip": local["clip"],
-        "evaluate.window": evaluate["window"],
-        "limit": config["limit"],
-        "executor.workers": executor.get("workers"),
-    }
-    yield from (f"{k} must be greater than 0 or null, not {v}" for k, v in optional.items() if v is not None and v <= 0)
-    if not 0 < cohort["fraction"] <= 1:
-        yield f"cohort.fraction must be in (0, 1], not {cohort['fraction']}: a cohort needs a client"
-    for key, value in config["mishaps"].items():
-        if not 0 <= value <= 1:
-            yield f"mishaps.{key} must be between 0 and 1, not {value}"
+def _loaded(source: Source) -> Loaded:
+    try:
+        return identified(source.load())
+    except (MemoryError, OverflowError) as cause:
+        raise ConfigError(f"data: the data set does not fit into memory ({cause}). Make it smaller.") from cause
 
 
 def _pool(loaded: Loaded, pool: str) -> Loaded:
@@ -234,8 +240,17 @@ def _deal(config: Config, loaded: Loaded) -> tuple[Loaded, list[ClientSplit]]:
 
 
 def _network(config: Config, loaded: Loaded) -> SplitModel:
-    with seeded(config["seed"], "network"):
-        net: SplitModel = make(config["model"])(loaded.spec.shape, loaded.spec.n_classes)
+    shape, classes = loaded.spec.shape, loaded.spec.n_classes
+    network = make({**config["model"], "_partial_": True})
+    try:
+        with seeded(config["seed"], "size"), torch.device("meta"):  # to be counted, without a number in it
+            size = sum(t.nbytes for t in network(shape, classes).state_dict().values())
+        afford(3 * size, f"training {size // 4:,} numbers (weights, gradients, momentum)")
+        with seeded(config["seed"], "network"):
+            net: SplitModel = network(shape, classes)
+    except (RuntimeError, ValueError, TypeError, LookupError, ArithmeticError, MemoryError) as cause:
+        first = (str(cause).splitlines() or [""])[0]
+        raise ConfigError(f"{config['model']['_target_']} cannot be made of these settings ({first}).") from cause
     return net
 
 

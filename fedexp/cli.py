@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import json
+import math
 import os
 import shlex
 import shutil
@@ -11,6 +13,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -18,15 +21,16 @@ from typing import TYPE_CHECKING, Any
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Glob, Override
 from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig
 from rich.console import Console
 
-from fedexp import resources, stop, sweep
-from fedexp.config import Config, choices_of, composed, composed_hydra, conf_dir, plain, run_path
+from fedexp import resources, stop, sweep, targets
+from fedexp.arguments import VERSION, taken_apart
+from fedexp.compose import BASE, Sources, lent, loader, parsed_overrides
+from fedexp.config import Config, choices_of, composed, composed_hydra, composing, conf_dir, explain, plain, run_path
 from fedexp.display.prefixed import prefixed
 from fedexp.errors import ConfigError, FedexpError
 from fedexp.manifest import Manifest
@@ -34,6 +38,7 @@ from fedexp.manifest import Manifest
 if TYPE_CHECKING:
     from fedexp.api import Result
 
+MOST_JOBS = 100_000
 MISSING = "This runs what is missing:"
 SUBMITTED = "What was submitted goes on; scancel --name=fedexp stops it. Later, this runs what is missing:"
 
@@ -43,20 +48,24 @@ class Checked:
     """A command line that makes sense: the first job, and the sweep if it is one of a known set of jobs."""
 
     first: Config
+    sources: Sources
     sweep: Manifest | None = None
-    arguments: Sequence[str] = ()  # of the sweep, as Hydra is to see them
+    arguments: Sequence[str] = ()  # as Hydra is to see them
     stopped: str = "This continues from the last complete round:"  # said after Ctrl-C, before the command
 
 
 def main() -> None:
     """Runs what the command line says. Ctrl-C and SIGTERM end it in order, with the command that continues."""
     arguments = sys.argv[1:]
+    if "--version" in arguments:
+        Console().print(VERSION, highlight=False)
+        sys.exit(0)
     checked: Checked | None = None
     with stop.heeding():
         try:
             checked = check(arguments)
             code = _perform(checked)
-        except ConfigError as error:
+        except FedexpError as error:
             code = _complain(error)
         except KeyboardInterrupt as told:
             code = stop.exit_code(told)
@@ -79,7 +88,7 @@ def _perform(checked: Checked | None) -> int:
         os.environ[sweep.ENV] = str(reports)
         code = 0
         try:
-            code = _launch()
+            code = _launch(checked)
         finally:  # also after Ctrl-C
             jobs = sweep.collect(reports)
             if jobs or (manifest and code):  # a launcher that has failed leaves holes, if nothing else
@@ -87,10 +96,13 @@ def _perform(checked: Checked | None) -> int:
     return code or int(any(j.error is not None for j in jobs))
 
 
-def _launch() -> int:
+def _launch(checked: Checked | None) -> int:
     """Starts Hydra; returns the exit code."""
+    sources = checked.sources if checked else Sources(conf_dir())
+    start = hydra.main(version_base=BASE, config_path=str(sources.conf), config_name=sources.name)(job)
     try:
-        hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="config")(job)()
+        with lent(loader(sources), tried=checked.sweep is not None) if checked else nullcontext():
+            start()
     except SystemExit as end:  # of a run, or because a launcher has failed: what is on file shall be shown
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     return 0
@@ -105,15 +117,18 @@ def _again(arguments: Sequence[str]) -> str:
 def job(node: DictConfig) -> None:
     """One run, or one job of a sweep. A failed job of a sweep is reported in the table and stops no other."""
     hydra_config = HydraConfig.get()
-    config = plain(node, hydra_config.runtime.choices)
-    if hydra_config.mode == RunMode.MULTIRUN:
+    for source in hydra_config.runtime.config_sources:
+        if source.provider in ("main", "command-line"):  # in a process of its own, a job has to be told
+            targets.allow(Path(source.path))
+    try:
+        config = plain(node, hydra_config.runtime.choices)
+        if hydra_config.mode != RunMode.MULTIRUN:
+            _run(config, Console())
+            return
         reports = Path(os.environ[sweep.ENV])
         at_once = resources.at_once(hydra_config.launcher.get("n_jobs", 1), sys.maxsize)
         with resources.shared(at_once, reports):
             _run_job(config, hydra_config.job.num, list(hydra_config.overrides.task), reports, at_once=at_once)
-        return
-    try:
-        _run(config, Console())
     except FedexpError as error:
         sys.exit(_complain(error))
 
@@ -162,38 +177,65 @@ def _cost(config: Config, console: Console) -> dict[str, Any]:
 
 
 def check(arguments: list[str]) -> Checked | None:
-    """Composes what the arguments ask for, so that a misspelt one is explained before anything else happens.
+    """Composes what the arguments ask for, so that whatever is wrong with it is explained before anything else happens.
 
-    Of a sweep, every job is composed. None if Hydra is to answer.
+    Of a sweep, every job is composed and its parts are tried. None if Hydra is to answer.
     """
-    if any(a.startswith("-") and a not in ("-m", "--multirun") for a in arguments):
-        return None  # help, completion, or Hydra's own options
-    lines = [a for a in arguments if not a.startswith("-")]
-    overrides = _parsed(lines)
-    if len(lines) == len(arguments) and not any(o.key_or_group in ("sweep", "hydra.mode") for o in overrides):
-        return Checked(composed(lines))
-    return _check_sweep(overrides)
-
-
-def _check_sweep(overrides: Sequence[Override]) -> Checked:
+    given = taken_apart(arguments)
+    if given.completion:
+        return None
+    overrides = _parsed(given.overrides)
     swept = {o.key_or_group for o in overrides if o.is_sweep_override()}
     lines = [_line(o, swept) for o in overrides]
-    settings = composed_hydra(lines)
+    settings = composed_hydra(lines, given.sources)
+    if given.question:
+        return None
+    if given.sweep or settings.mode == RunMode.MULTIRUN:
+        return _check_sweep(overrides, lines, settings, given.sources)
+    return Checked(composed(given.overrides, given.sources), given.sources, arguments=given.overrides)
+
+
+def _check_sweep(overrides: Sequence[Override], lines: list[str], settings: DictConfig, sources: Sources) -> Checked:
     if "array_parallelism" in settings.launcher and shutil.which("srun") is None:
         raise ConfigError("hydra/launcher: there is no SLURM here (no srun). submitit_local does without, or joblib.")
     preset = _parsed([f"{k}={v}" for k, v in (settings.sweeper.get("params") or {}).items()])
-    axes = {o.get_key_element(): _values(o) for o in (*preset, *overrides) if not o.is_hydra_override()}
-    jobs = [list(values) for values in itertools.product(*(v for v in axes.values() if v))]
-    configs = [composed(job) for job in jobs]
-    drawn = any(not values for values in axes.values())  # by a sweeper plugin
+    given = {o.get_key_element(): o for o in (*preset, *overrides) if not o.is_hydra_override()}
+    drawn = [str(o.input_line) for o in given.values() if o.is_sweep_override() and not o.is_discrete_sweep()]
+    if drawn and "basic_sweeper" in settings.sweeper._target_:
+        raise ConfigError(
+            f"{drawn[0]}: values are drawn by a sweeper plugin, and none is chosen. Give them one by one."
+        )
+    jobs = _jobs([_values(o, sources) for o in given.values() if str(o.input_line) not in drawn])
+    with composing(sources) as compose:
+        configs = [compose(job) for job in jobs]
+    _try_parts(configs)
     if (n_jobs := settings.launcher.get("n_jobs")) is not None:
         lines.append(f"hydra.launcher.n_jobs={resources.at_once(n_jobs, len(jobs))}")
+    if configs[0]["plan"]:  # what Hydra writes goes where nothing stays
+        lines.append(f"hydra.sweep.dir=${{oc.env:{sweep.ENV}}}")
     return Checked(
         first=configs[0],
+        sources=sources,
         sweep=None if drawn or configs[0]["plan"] else Manifest.of(list(zip(jobs, configs, strict=True))),
         arguments=["--multirun", *lines],
         stopped=SUBMITTED if "submitit_folder" in settings.launcher else MISSING,
     )
+
+
+def _jobs(axes: Sequence[list[str]]) -> list[list[str]]:
+    """All combinations."""
+    if (count := math.prod(map(len, axes))) > MOST_JOBS:
+        raise ConfigError(f"The sweep has {count:,} jobs; {MOST_JOBS:,} are the most. Divide it.")
+    return [list(values) for values in itertools.product(*axes)]
+
+
+def _try_parts(configs: Sequence[Config]) -> None:
+    """Makes the parts of all jobs that can be made without data; equal ones once."""
+    with stop.later():
+        from fedexp.build import TRIED, parts
+    different = {json.dumps([c[k] for k in TRIED], sort_keys=True): c for c in configs}
+    for config in different.values():
+        parts(config)
 
 
 def _line(override: Override, swept: set[str]) -> str:
@@ -208,19 +250,23 @@ def _line(override: Override, swept: set[str]) -> str:
 
 def _parsed(lines: list[str]) -> list[Override]:
     try:
-        return OverridesParser.create().parse_overrides(lines)
+        return parsed_overrides(lines)
     except HydraException as cause:
-        raise ConfigError(str(cause)) from cause
+        raise ConfigError(explain(cause)) from cause
 
 
-def _values(override: Override) -> list[str]:
-    """One override for each value of a swept key; none where a sweeper plugin draws them."""
+def _values(override: Override, sources: Sources) -> list[str]:
+    """One override for each value of a swept key."""
     if not override.is_sweep_override():
         return [str(override.input_line)]
     value, key = override.value(), override.get_key_element()
     if isinstance(value, Glob):
-        return [f"{key}={choice}" for choice in value.filter(choices_of(override.key_or_group))]
-    return [f"{key}={v}" for v in override.sweep_string_iterator()] if override.is_discrete_sweep() else []
+        found = value.filter(choices_of(override.key_or_group, sources))
+    else:
+        found = list(itertools.islice(override.sweep_string_iterator(), MOST_JOBS + 1))
+    if not found:
+        raise ConfigError(f"{override.input_line} sweeps over nothing: it has no value. Give one or more.")
+    return [f"{key}={v}" for v in found]
 
 
 def _show_sweep(jobs: list[sweep.Job], manifest: Manifest | None) -> None:
@@ -250,6 +296,7 @@ def _run(config: Config, console: Console) -> Result:
 
 def _complain(error: FedexpError) -> int:
     """Says what is wrong; 2 for the command line, 1 for the rest."""
+    text = "".join(c if c == "\n" or c.isprintable() else repr(c)[1:-1] for c in str(error))
     Console(stderr=True, soft_wrap=True).print(f"[bold red]{type(error).__name__}[/]: ", end="")
-    Console(stderr=True, soft_wrap=True, markup=False, highlight=False).print(str(error))
+    Console(stderr=True, soft_wrap=True, markup=False, highlight=False).print(text)
     return 2 if isinstance(error, ConfigError) else 1

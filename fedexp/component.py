@@ -57,7 +57,7 @@ class Component:
 
     # ------------------------------------------------------------ declare
     def problems(self, facts: Facts) -> Iterable[str]:
-        """Says what is wrong with the hyper-parameters, each sentence starting with the field's name."""
+        """Says what does not fit the run, each sentence starting with the field's name. Ranges are in the types."""
         return ()
 
     def note(self) -> str | None:
@@ -140,9 +140,3 @@ class Component:
 def overrides(component: Component, seam: str) -> bool:
     """Whether a component overrides a seam."""
     return getattr(type(component), seam) is not getattr(Component, seam)
-
-
-def outside(name: str, value: float, low: float, high: float) -> Iterable[str]:
-    """A problem if ``value`` is not in [low, high]."""
-    if not low <= value <= high:
-        yield f"{name} must be between {low:g} and {high:g}, not {value:g}"

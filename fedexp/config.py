@@ -6,20 +6,21 @@ import hashlib
 import json
 import re
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from hydra import compose, initialize_config_dir
-from hydra.core.config_loader import ConfigLoader
-from hydra.core.global_hydra import GlobalHydra
+import yaml
 from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from fedexp import schema
+from fedexp.compose import Loader, Sources
+from fedexp.compose import loader as loader_of
 from fedexp.errors import ConfigError
 
 Config = dict[str, Any]
@@ -36,6 +37,10 @@ IRRELEVANT = (
 # Hydra's launchers that come with an extra of ours.
 LAUNCHERS = {"joblib": "joblib", "submitit_slurm": "slurm", "submitit_local": "slurm"}
 
+# What reading and merging of files raises. ValueError: algo=3, says Hydra.
+OF_FILES = (yaml.YAMLError, UnicodeError, RecursionError, OSError)
+ERRORS = (HydraException, OmegaConfBaseException, ValueError, *OF_FILES)
+
 
 def conf_dir() -> Path:
     """The configuration files: beside the package in a checkout, inside it in a wheel."""
@@ -43,25 +48,42 @@ def conf_dir() -> Path:
     return here / "conf" if (here / "conf").is_dir() else here.parent / "conf"
 
 
-def composed(overrides: Sequence[str]) -> Config:
+def composed(overrides: Sequence[str], sources: Sources | None = None) -> Config:
     """Composes and checks a configuration from command-line style overrides.
 
     Raises:
-        ConfigError: With the nearest valid key or choice, or with every wrong type.
+        ConfigError: With the nearest valid key or choice, or with every wrong type and value.
     """
-    with _composing():
-        node = compose("config", list(overrides), return_hydra_config=True)
-        return plain(node, node.hydra.runtime.choices)
+    with composing(sources) as made:
+        return made(overrides)
 
 
-def composed_hydra(overrides: Sequence[str]) -> DictConfig:
+@contextmanager
+def composing(sources: Sources | None = None) -> Iterator[Callable[[Sequence[str]], Config]]:
+    """Composes several configurations from the same files, which are read once.
+
+    Raises:
+        ConfigError: As ``composed`` does.
+    """
+    sources = sources or Sources(conf_dir())
+    with _explained(sources):
+        loader = loader_of(sources)
+        yield lambda overrides: _composed(loader, sources, overrides)
+
+
+def _composed(loader: Loader, sources: Sources, overrides: Sequence[str]) -> Config:
+    return plain(*loader.job(sources.name, overrides))
+
+
+def composed_hydra(overrides: Sequence[str], sources: Sources | None = None) -> DictConfig:
     """Hydra's own settings for a sweep: launcher, and the axes of a preset.
 
     Raises:
         ConfigError: If Hydra could not begin the sweep.
     """
-    with _composing() as loader:
-        node: DictConfig = loader.load_configuration("config", list(overrides), RunMode.MULTIRUN).hydra
+    sources = sources or Sources(conf_dir())
+    with _explained(sources):
+        node: DictConfig = loader_of(sources).load_configuration(sources.name, list(overrides), RunMode.MULTIRUN).hydra
         return node
 
 
@@ -69,31 +91,25 @@ _hydra = threading.RLock()  # Hydra has one state for the whole process
 
 
 @contextmanager
-def _composing() -> Iterator[ConfigLoader]:
+def _explained(sources: Sources) -> Iterator[None]:
     try:
-        with _hydra, _cleared(), initialize_config_dir(str(conf_dir()), version_base="1.3"):
-            yield GlobalHydra.instance().config_loader()
-    except (HydraException, OmegaConfBaseException, ValueError) as cause:  # ValueError: algo=3, says Hydra
-        raise ConfigError(explain(cause)) from cause
-
-
-@contextmanager
-def _cleared() -> Iterator[None]:
-    """Inside a job too, we compose on our own."""
-    GlobalHydra.instance().clear()
-    yield
+        with _hydra:
+            yield
+    except ERRORS as cause:
+        raise ConfigError(explain(cause, sources)) from cause
 
 
 def plain(node: DictConfig, choices: Mapping[str, str]) -> Config:
     """A composed configuration as plain values, checked, with the names of the chosen files."""
-    container = OmegaConf.to_container(
-        OmegaConf.masked_copy(node, [str(k) for k in node if k != "hydra"]), resolve=True
-    )
-    config: Config = {str(k): v for k, v in container.items()} if isinstance(container, dict) else {}
+    config: Config = {str(k): _resolved(node[k]) for k in node if k != "hydra"}
     if found := schema.problems(config):
         raise ConfigError("\n".join(found))
     config["choices"] = {k: v for k, v in choices.items() if v and not k.startswith("hydra")}
     return config
+
+
+def _resolved(value: Any) -> Any:
+    return OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
 
 
 def relevant(config: Config) -> Config:
@@ -158,52 +174,84 @@ def title(config: Config) -> str:
 
 
 # ---------------------------------------------------------------- explaining Hydra's errors
-def explain(error: Exception) -> str:
+def explain(error: Exception, sources: Sources | None = None) -> str:
     """Hydra's message, with the nearest valid key or choice."""
-    text = _innermost(error)
+    sources = sources or Sources(conf_dir())
+    causes = list(_causes(error))
+    if any(isinstance(c, OF_FILES) and not isinstance(c, HydraException) for c in causes):
+        return _explain_files(causes[-1], sources)
+    parts = (str(c).partition("\n\nConfig search path")[0].strip() for c in causes)
+    text = "\n".join(dict.fromkeys(filter(None, parts)))
     if match := re.search(r"Could not find '([\w/]+)/([^'/]+)'", text):
         group, choice = match.groups()
         if group == "hydra/launcher" and choice in LAUNCHERS:
             return f"{group}={choice} needs a plugin: pip install 'fedexp[{LAUNCHERS[choice]}]'"
-        return f"{group}={choice}: there is no such choice. {schema.nearest(choice, choices_of(group))}"
-    if "Config group override must be" in text:
-        return f"One of the groups is set to what is not the name of a file, as in algo=map. {text}"
-    if match := re.search(r"Could not override '([^']+)'", text):
-        return _explain_key(match.group(1))
-    if match := re.search(r"Key '([^']+)' is not in struct\s+full_key: (\S+)", text):
-        return _explain_key(match.group(2))
+        return f"{group}={choice}: there is no such choice. {schema.nearest(choice, choices_of(group, sources))}"
+    if match := re.search(r"Error merging override (\S+?)=(.*)\s+Cannot merge DictConfig with ListConfig", text):
+        return f"{match.group(1)} must be a group of settings, not {match.group(2)}"
+    patterns = (r"Key '[^']+' is not in struct\s+full_key: (\S+)", r"Could not override '([^']+)'")
+    if keys := [key for pattern in patterns for key in re.findall(pattern, text)]:
+        return _explain_key(max(keys, key=len), sources)
     return text
 
 
-def _innermost(error: BaseException) -> str:
-    lines = [str(error)]
-    while error.__cause__ is not None:
+def _explain_files(error: BaseException, sources: Sources) -> str:
+    """What is wrong with a file, and with which: whoever reads it is told its text, not always its name."""
+    files = (p for folder in sources.folders() for p in sorted(folder.rglob("*.yaml")))
+    broken = next((p for p in files if not _readable(p)), None)
+    if broken is None and isinstance(error, RecursionError):
+        return "The defaults lists of the configuration files go round in a circle. Let no file name itself."
+    mark = getattr(error, "problem_mark", None)
+    line = f", line {mark.line + 1}," if mark else ""
+    problem = (getattr(error, "problem", None) or str(error) or type(error).__name__).splitlines()[0]
+    return f"{broken or 'A configuration file'}{line} is not valid yaml ({problem}). Mend it."
+
+
+def _readable(path: Path) -> bool:
+    try:
+        OmegaConf.load(path)
+    except ERRORS:
+        return False
+    return True
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
         error = error.__cause__
-        lines.append(str(error))
-    return "\n".join(dict.fromkeys(line.strip() for line in lines if line.strip()))
 
 
-def choices_of(group: str) -> list[str]:
+def choices_of(group: str, sources: Sources | None = None) -> list[str]:
     """The files of a configuration group."""
-    return sorted(p.stem for p in (conf_dir() / group).glob("*.yaml"))
+    return sorted({p.stem for p in _files(group, sources or Sources(conf_dir()))})
 
 
-def _explain_key(path: str) -> str:
+def _files(group: str, sources: Sources) -> list[Path]:
+    return [p for folder in sources.folders() for p in (folder / group).glob("*.yaml")]
+
+
+def _explain_key(path: str, sources: Sources) -> str:
     """Walks the default configuration down to the key that is not there."""
-    known = _keys(conf_dir() / "config.yaml")
-    if path in known or "." not in path:
-        return f"{path} is not a setting. {schema.nearest(path, sorted(known))}"
+    known = {k for folder in sources.folders() for k in _keys(folder / f"{sources.name}.yaml")}
+    known |= _keys(conf_dir() / "config.yaml")
     group, _, key = path.partition(".")
-    if (conf_dir() / group).is_dir():
-        inside = {k for name in choices_of(group) for k in _keys(conf_dir() / group / f"{name}.yaml")}
-        owners = [n for n in choices_of(group) if key in _keys(conf_dir() / group / f"{n}.yaml")]
+    if files := _files(group, sources):
+        owners = sorted({p.stem for p in files if key in _keys(p)})
         if owners:
             return f"{path} is a setting of {group}={' or '.join(owners)}, not of the {group} that is chosen."
-        return f"{path} is not a setting. {schema.nearest(path, [f'{group}.{k}' for k in sorted(inside)])}"
-    return f"{path} is not a setting. {schema.nearest(path, sorted(known))}"
+        if key:
+            inside = {k for p in files for k in _keys(p)}
+            return f"{path} is not a setting. {schema.nearest(path, [f'{group}.{k}' for k in sorted(inside)])}"
+    groups = {p.name for folder in sources.folders() for p in folder.iterdir() if p.is_dir()} - {"hydra"}
+    if group not in groups | known and "." in path:
+        near = get_close_matches(group, sorted(groups | known), n=1, cutoff=0.5)
+        known |= {f"{g}.{k}" for g in near for p in _files(g, sources) for k in _keys(p)}
+    return f"{path} is not a setting. {schema.nearest(path, sorted(known | groups))}"
 
 
 def _keys(path: Path) -> set[str]:
+    if not _readable(path):
+        return set()
     node = OmegaConf.to_container(OmegaConf.load(path))
     own = node.get(path.parent.name, node) if isinstance(node, dict) else node  # a file may also speak for its group
     return set(_walk(own, ""))

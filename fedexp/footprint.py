@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fedexp.display import human_bytes
+from fedexp.errors import ConfigError
 
 Kind = Literal["memory", "disk"]
 HOLD = 64 * 2**20  # bytes of clients' slots that a store on disk has in memory
@@ -135,6 +136,19 @@ def _known(count: int | None) -> str:
 
 # ---------------------------------------------------------------- what the machine has
 PROC, CGROUP = Path("/proc"), Path("/sys/fs/cgroup")
+
+
+def afford(needed: int, what: str) -> None:
+    """Refuses what is larger than the available memory.
+
+    Raises:
+        ConfigError: With what it is about, for example a setting.
+    """
+    there = available_memory()
+    if there is not None and needed > there:
+        raise ConfigError(
+            f"{what} takes {human_bytes(needed)}; {human_bytes(there)} of memory are left. Make it smaller."
+        )
 
 
 def available_memory() -> int | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import signal
 import warnings
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import lightning
 import torch
@@ -27,6 +27,9 @@ class Loop(Protocol):
     def fit(self, module: ClientModule, batches: Batches) -> None: ...
 
 
+Accelerator = Literal["auto", "cpu", "gpu", "cuda", "mps"]
+
+
 class TrainerLoop:
     """One Lightning Trainer per worker, used again for every phase.
 
@@ -35,7 +38,7 @@ class TrainerLoop:
     checked by the module.
     """
 
-    def __init__(self, accelerator: str = "auto", number: int = 0) -> None:
+    def __init__(self, accelerator: Accelerator = "auto", number: int = 0) -> None:
         _quieten()
         self._accelerator, self._number = accelerator, number
         self._trainer = self._new_trainer()
@@ -101,7 +104,7 @@ def _nothing() -> None:
 class FabricLoop:
     """One process-wide Fabric; the plain loop of thousands of tiny clients."""
 
-    def __init__(self, accelerator: str = "auto", number: int = 0) -> None:
+    def __init__(self, accelerator: Accelerator = "auto", number: int = 0) -> None:
         _quieten()
         self._fabric = lightning.Fabric(
             accelerator=accelerator, devices=_device(accelerator, number), plugins=LightningEnvironment()
@@ -120,6 +123,12 @@ class FabricLoop:
         module.configure_optimizers()
         for index, batch in enumerate(batches):
             module.training_step(batch, index)
+
+
+def available(accelerator: str) -> bool:
+    """Whether this machine has what ``loop.accelerator`` asks for."""
+    there = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    return accelerator in ("auto", "cpu") or (there is not None and accelerator in ("gpu", there.type))
 
 
 def accelerators(accelerator: str) -> int:

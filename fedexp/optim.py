@@ -9,6 +9,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from fedexp.ranges import NotNegative, Positive, ShareBelow1
+
 
 class Optimizer(Protocol):
     """What a step needs, and what Lightning takes for an optimizer."""
@@ -34,9 +36,9 @@ class OptimizerFactory(Protocol):
 class Sgd:
     """Stochastic gradient descent in torch's form: v ← momentum·v + g + weight_decay·w;  w ← w − lr·v."""
 
-    lr: float = 0.03
-    momentum: float = 0.9
-    weight_decay: float = 1e-5
+    lr: Positive = 0.03
+    momentum: ShareBelow1 = 0.9
+    weight_decay: NotNegative = 1e-5
     nesterov: bool = False
     fused: bool = True  # one kernel for all parameters
 
@@ -49,9 +51,8 @@ class Sgd:
         s = self.settings(**overrides)
         if s.fused:
             return FusedSgd(parameters, s)
-        return torch.optim.SGD(
-            parameters, lr=s.lr, momentum=s.momentum, weight_decay=s.weight_decay, nesterov=s.nesterov
-        )
+        nesterov = s.nesterov and s.momentum > 0
+        return torch.optim.SGD(parameters, lr=s.lr, momentum=s.momentum, weight_decay=s.weight_decay, nesterov=nesterov)
 
 
 class FusedSgd:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from fedexp.component import Component, Phase
-from fedexp.contexts import Facts
+from fedexp.ranges import Epochs, Positive
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,14 +20,8 @@ class Alternate(Component):
     learning rate, as there; FedPAC's own code has 0.1 for the classifier.
     """
 
-    epochs: float | None = 1.0
-    lr: float | None = None
-
-    def problems(self, facts: Facts) -> Iterable[str]:
-        """The classifier is trained."""
-        for name in ("epochs", "lr"):
-            if (value := getattr(self, name)) is not None and value <= 0:
-                yield f"{name} must be greater than 0 or null, not {value:g}"
+    epochs: Epochs | None = 1.0
+    lr: Positive | None = None
 
     def plan(self, phases: list[Phase]) -> list[Phase]:
         """Puts a phase before the one that is uploaded."""

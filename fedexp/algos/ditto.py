@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from fedexp.component import Component, Phase, own
-from fedexp.contexts import Facts, LocalRound, Step, View
+from fedexp.contexts import LocalRound, Step, View
+from fedexp.ranges import Epochs, NotNegative
 from fedexp.state import Out, Slot, Tree, initial
 
 
@@ -22,18 +23,11 @@ class Ditto(Component):
     one, or as many). MAP states no weight; its numbers look like a very small one.
     """
 
-    weight: float = 0.1
-    epochs: float | None = None
+    weight: NotNegative = 0.1
+    epochs: Epochs | None = None
     during: tuple[str, ...] = ("ditto",)
 
     personal: ClassVar[bool] = True
-
-    def problems(self, facts: Facts) -> Iterable[str]:
-        """The spring pulls, and the stream trains."""
-        if self.weight < 0:
-            yield f"weight must not be negative, not {self.weight:g}"
-        if self.epochs is not None and self.epochs <= 0:
-            yield f"epochs must be greater than 0 or null, not {self.epochs:g}"
 
     def slots(self) -> Sequence[Slot]:
         """The personal model."""

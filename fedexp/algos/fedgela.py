@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fedexp.component import Component, Phase
 from fedexp.contexts import Facts, Step
+from fedexp.ranges import Positive
 from fedexp.state import Init, Slot, Tree
 
 NEVER = -1e30  # a logit whose probability is exactly zero; finite, so that differences of it are numbers
@@ -35,17 +36,14 @@ class EquiangularHead(Component):
     it calls 1/E_W, so that E_W stands there for what is √E_W here; the paper is followed.
     """
 
-    energy: float = 1e3
-    feature_energy: float = 1.0
+    energy: Positive = 1e3
+    feature_energy: Positive = 1.0
     during: tuple[str, ...] = ("*",)
 
     personal: ClassVar[bool] = True
 
     def problems(self, facts: Facts) -> Iterable[str]:
-        """Lengths are positive, the frame must fit, and it is the classifier of every phase and of the test."""
-        for name in ("energy", "feature_energy"):
-            if getattr(self, name) <= 0:
-                yield f"{name} must be greater than 0, not {getattr(self, name):g}"
+        """The frame must fit, and it is the classifier of every phase and of the test."""
         if facts.feature_dim < facts.n_classes:
             yield (
                 f"energy is that of {facts.n_classes} class vectors at equal angles, which need as many features; "

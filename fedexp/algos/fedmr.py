@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -11,7 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedexp.component import Component
-from fedexp.contexts import Facts, Step
+from fedexp.contexts import Step
+from fedexp.ranges import Count, NotNegative, Positive
 
 GRAM = 256  # up to so many samples one n × n product takes less time than a d × d product for each class
 
@@ -40,27 +40,17 @@ class ManifoldReshape(Component):
     gradient of the norm is zero.
     """
 
-    intra: float = 0.01
-    inter: float = 0.1
+    intra: NotNegative = 0.01
+    inter: NotNegative = 0.1
     form: Literal["code", "paper"] = "code"
     negatives: Literal["all", "observed"] = "all"
-    lite: int | None = None
-    eps: float = 1e-8
+    lite: Count | None = None
+    eps: Positive = 1e-8
 
     @property
     def needs(self) -> tuple[str, ...]:  # type: ignore[override]
         """Prototypes are for the margin only."""
         return ("means",) if self.inter else ()
-
-    def problems(self, facts: Facts) -> Iterable[str]:
-        """Weights, a sample size, and a variance that can be divided by."""
-        for name in ("intra", "inter"):
-            if getattr(self, name) < 0:
-                yield f"{name} must not be negative, not {getattr(self, name):g}"
-        if self.lite is not None and self.lite < 1:
-            yield f"lite must be at least 1 or null, not {self.lite}"
-        if self.eps <= 0:
-            yield f"eps must be greater than 0, not {self.eps:g}"
 
     def note(self) -> str | None:
         """What an ablation could save."""

@@ -10,8 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedexp.component import Component, outside
+from fedexp.component import Component
 from fedexp.contexts import Facts, LocalRound, ServerRound, View
+from fedexp.ranges import Count, Positive, Share
 from fedexp.state import Init, Out, Slot, Tree, Upload, part_of_model, pick
 
 
@@ -37,21 +38,16 @@ class RelativityHeads(Component):
     those who are there.
     """
 
-    delta: float = 0.5
-    temperature: float = 0.5
+    delta: Share = 0.5
+    temperature: Positive = 0.5
     peers: Literal["samples", "uniform"] = "samples"
-    draws: int = 1
+    draws: Count = 1
 
     personal: ClassVar[bool] = True
     global_view: ClassVar[bool] = False
 
     def problems(self, facts: Facts) -> Iterable[str]:
-        """A share, a temperature, at least one feature; and the classifier is sent once."""
-        yield from outside("delta", self.delta, 0, 1)
-        if self.temperature <= 0:
-            yield f"temperature must be greater than 0, not {self.temperature:g}"
-        if self.draws < 1:
-            yield f"draws must be at least 1, not {self.draws}"
+        """The classifier is sent once."""
         if len(self.during) != 1 or "*" in self.during:
             yield f"during must name the one phase after which classifiers are sent, not {list(self.during)}"
 

@@ -10,9 +10,10 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from fedexp.component import Component, outside
+from fedexp.component import Component
 from fedexp.contexts import Facts, LocalRound, ServerRound, Step
 from fedexp.data.federated import Info
+from fedexp.ranges import Count, NotNegative, Positive, Share, ShareAbove0
 from fedexp.state import Out, Tree, Upload, axpy, global_norm, per_class, sub
 
 
@@ -34,15 +35,9 @@ class RestrictedSoftmax(Component):
     that stay in the training set.
     """
 
-    alpha: float = 0.5
+    alpha: Share = 0.5
     mode: Literal["indicator", "count_max", "count_sum"] = "indicator"
-    min_count: int = 1
-
-    def problems(self, facts: Facts) -> Iterable[str]:
-        """``alpha`` is a share."""
-        yield from outside("alpha", self.alpha, 0, 1)
-        if self.min_count < 1:
-            yield f"min_count must be at least 1, not {self.min_count}"
+    min_count: Count = 1
 
     def logits(self, z: Tensor, step: Step) -> Tensor:
         """Scales the logits; the gradient of a missing class's row is scaled with them."""
@@ -72,14 +67,12 @@ class ClassWeightedAggregation(Component):
     mean. The class counts go up with the model.
     """
 
-    smoothing: float = 1.0
+    smoothing: NotNegative = 1.0
 
     keeps: ClassVar[tuple[str, ...]] = ("model",)
 
     def problems(self, facts: Facts) -> Iterable[str]:
-        """Counts cannot be negative, and rows must be classes."""
-        if self.smoothing < 0:
-            yield f"smoothing must not be negative, not {self.smoothing:g}"
+        """Rows must be classes."""
         rows = [facts.initial[n].shape for n in facts.layout.trainable("classifier")]
         if any(shape[0] != facts.n_classes for shape in rows):
             yield f"smoothing needs a classifier of one linear layer with {facts.n_classes} rows, not {rows}"
@@ -123,17 +116,10 @@ class GaussianNoise(Component):
     finished update, as described there and done here, guarantees 2 clip only. Neither counts repeated participation.
     """
 
-    clip: float = 20.0
-    sigma: float = 0.1
-    min_samples: int = 400
-    delta: float = 0.01
-
-    def problems(self, facts: Facts) -> Iterable[str]:
-        """All are positive, and δ is a probability."""
-        for name in ("clip", "sigma", "min_samples"):
-            if getattr(self, name) <= 0:
-                yield f"{name} must be greater than 0, not {getattr(self, name):g}"
-        yield from outside("delta", self.delta, 1e-12, 1)
+    clip: Positive = 20.0
+    sigma: Positive = 0.1
+    min_samples: Count = 400
+    delta: ShareAbove0 = 0.01
 
     @property
     def epsilon(self) -> float:

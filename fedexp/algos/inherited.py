@@ -9,8 +9,9 @@ from typing import ClassVar, Literal
 from torch import Tensor
 
 from fedexp.algos.transfer import distillation, mmd, one_sided_distillation
-from fedexp.component import Component, Phase, outside
+from fedexp.component import Component, Phase
 from fedexp.contexts import Facts, LocalRound, Step, View
+from fedexp.ranges import Positive, Share
 from fedexp.state import Out, Slot, Tree, lerp, number, received
 
 
@@ -34,21 +35,17 @@ class InheritedPrivateModel(Component):
     With an odd number of steps the second part has one more.
     """
 
-    weight: float = 0.01
+    weight: Share = 0.01
     transfer: Literal["kd", "mmd", "kd_one_sided"] = "kd"
-    temperature: float = 4.0
-    momentum: float = 0.9
+    temperature: Positive = 4.0
+    momentum: Share = 0.9
     fresh_optimizer: bool = False
     during: tuple[str, ...] = ("personal",)
 
     personal: ClassVar[bool] = True
 
     def problems(self, facts: Facts) -> Iterable[str]:
-        """Shares, and a temperature."""
-        yield from outside("weight", self.weight, 0, 1)
-        yield from outside("momentum", self.momentum, 0, 1)
-        if self.temperature <= 0:
-            yield f"temperature must be greater than 0, not {self.temperature:g}"
+        """It acts in one of two phases."""
         if self.during not in (("local",), ("personal",)):
             yield f"during must be [local] (FedPHP) or [personal] (MAP), not {list(self.during)}"
 

@@ -10,8 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedexp.component import Component, outside
+from fedexp.component import Component
 from fedexp.contexts import Facts, LocalRound, ServerRound, Step
+from fedexp.ranges import NotNegative, Share
 from fedexp.state import Init, Out, Slot, Tree, Upload
 
 
@@ -33,11 +34,10 @@ class ClassMeans(Component):
     """
 
     by: Literal["samples", "clients"] = "samples"
-    submit: float = 1.0
+    submit: Share = 1.0
 
     def problems(self, facts: Facts) -> Iterable[str]:
-        """``submit`` is a share, and features are taken once."""
-        yield from outside("submit", self.submit, 0, 1)
+        """Features are taken once."""
         if len(self.during) != 1 or "*" in self.during:
             yield f"during must name the one phase after which features are taken, not {list(self.during)}"
 
@@ -86,14 +86,9 @@ class Align(Component):
     dimensions. A sample whose class has no prototype yet counts as zero, so the first round has no alignment.
     """
 
-    weight: float = 1.0
+    weight: NotNegative = 1.0
 
     needs: ClassVar[tuple[str, ...]] = ("means",)
-
-    def problems(self, facts: Facts) -> Iterable[str]:
-        """It pulls."""
-        if self.weight < 0:
-            yield f"weight must not be negative, not {self.weight:g}"
 
     def loss(self, step: Step) -> Tensor | None:
         """The mean squared distance."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from fedexp.component import Component, Phase
 from fedexp.contexts import Facts, LocalRound, ServerRound, Step
+from fedexp.ranges import Positive
 from fedexp.state import Out, Slot, Tree, Upload, add, axpy, scale, sub, zeros_shared
 
 
@@ -24,14 +25,12 @@ class Scaffold(Component):
     applied to parameters only, never to running statistics.
     """
 
-    server_lr: float = 1.0
+    server_lr: Positive = 1.0
     momentum: bool = False
     full_step: bool = False
 
     def problems(self, facts: Facts) -> Iterable[str]:
-        """The server must move, and the controls belong to one phase."""
-        if self.server_lr <= 0:
-            yield f"server_lr must be greater than 0, not {self.server_lr:g}"
+        """The controls belong to one phase."""
         if len(self.during) != 1 or "*" in self.during:
             yield f"during must name the one phase that is corrected, not {list(self.during)}"
 

@@ -9,6 +9,8 @@ import numpy as np
 import torch
 
 from fedexp.data.source import DataSpec, Loaded, Samples
+from fedexp.footprint import afford
+from fedexp.ranges import Count
 from fedexp.seeding import numpy_rng
 
 CENTRES = ((1.0, 0.0), (0.0, math.sqrt(3)), (0.0, -math.sqrt(3)))
@@ -34,12 +36,13 @@ class Circles:
         seed: Of the data, not of the run.
     """
 
-    samples: int
-    test: int
+    samples: Count
+    test: Count
     seed: int
 
     def load(self) -> Loaded:
         """Draws the points."""
+        afford(64 * len(CENTRES) * (self.samples + self.test), f"data.samples={self.samples}, data.test={self.test}")
         rng = numpy_rng(self.seed, "circles")
         return Loaded(DataSpec((2,), len(CENTRES)), _points(self.samples, rng), _points(self.test, rng), None)
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from fedexp.data.pixels import normalised
 from fedexp.data.source import DataSpec, Loaded, Samples
 from fedexp.errors import DataError
+from fedexp.ranges import Pixels
 
 SIDE, CLASSES = 8, 10
 WHITE = 16.0  # the pixels are counts from 0 to 16
@@ -33,7 +34,7 @@ class Digits:
         size: Height and width after bilinear resizing; 8 is native, 28 and 32 let the networks of the papers in.
     """
 
-    size: int = 8
+    size: Pixels = 8
 
     def load(self) -> Loaded:
         """Reads the images from scikit-learn's own file, without importing scikit-learn, which takes longer."""

@@ -20,6 +20,7 @@ from fedexp.data.pixels import normalised
 from fedexp.data.source import DataSpec, Loaded, Samples
 from fedexp.data.verify import remedy, verify
 from fedexp.errors import DataError
+from fedexp.ranges import Pixels, Positive
 
 Files = Sequence[Path]
 Part = tuple[Bytes, Labels]  # [N, C, H, W], [N]
@@ -46,9 +47,9 @@ class Images:
     cache: str | None
     download: bool
     verify: bool
-    size: int | None
+    size: Pixels | None
     mean: Sequence[float]
-    std: Sequence[float]
+    std: Sequence[Positive]
     augment: Sequence[str]
 
     def load(self) -> Loaded:

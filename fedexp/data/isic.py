@@ -20,6 +20,7 @@ from fedexp.data.owners import numbered
 from fedexp.data.pixels import normalised
 from fedexp.data.source import DataSpec, Loaded, Samples
 from fedexp.errors import DataError
+from fedexp.ranges import Pixels, Positive
 
 Row = dict[str, str]
 
@@ -46,9 +47,9 @@ class Isic2019:
 
     root: str
     cache: str | None
-    size: int
+    size: Pixels
     mean: Sequence[float]
-    std: Sequence[float]
+    std: Sequence[Positive]
     augment: Sequence[str]
 
     def load(self) -> Loaded:

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedexp.errors import ConfigError
+from fedexp.footprint import afford
 
 CHUNK = 4096  # images converted at a time: bounds the extra memory to a few dozen megabytes
 
@@ -33,6 +34,7 @@ def normalised(
     _check(channels, size, mean)
     target = (height, width) if size is None else (size, size)
     centre, spread = torch.tensor(mean).view(-1, 1, 1), torch.tensor(std).view(-1, 1, 1)
+    afford(4 * count * channels * target[0] * target[1], f"data.size={target[0]}: {count} images of that size")
     result = torch.empty(count, channels, *target)
     for start in range(0, count, CHUNK):
         part = pixels[start : start + CHUNK]

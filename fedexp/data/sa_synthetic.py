@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 from fedexp.data.source import DataSpec, Loaded
 from fedexp.data.traffic import Bytes, Labels, byte_samples
 from fedexp.errors import ConfigError
+from fedexp.footprint import afford
+from fedexp.ranges import Count, Positive, Share
 from fedexp.seeding import numpy_rng
 
 MOTIFS, MOTIF = 6, 16  # byte strings that give an app away, and their length
@@ -42,13 +44,13 @@ class SaSynthetic:
         seed: Of the data, not of the run.
     """
 
-    clients: int
-    classes: int
-    owned: float
-    samples: int
-    test: int
-    length: int
-    noise: float
+    clients: Count
+    classes: Count
+    owned: Positive
+    samples: Count
+    test: Count
+    length: Count
+    noise: Share
     seed: int
 
     def load(self) -> Loaded:
@@ -66,6 +68,11 @@ class SaSynthetic:
         return Loaded(DataSpec((1, self.length), self.classes), train, test, None, torch.from_numpy(owner))
 
     def _check(self) -> None:
+        count = self.clients * self.samples + self.test
+        afford(
+            5 * count * self.length + 8 * self.clients * self.classes,
+            f"data.clients × samples × length: {count} streams",
+        )
         if not 1 <= self.owned <= self.classes or self.samples < self.classes:
             raise ConfigError(
                 f"data.owned={self.owned} has to be between 1 and data.classes={self.classes}, and "

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
+from fedexp.arguments import taken_apart
 from fedexp.config import Config, composed
 from fedexp.errors import ConfigError, FedexpError
 from fedexp.partition.base import ClientSplit, Scene, digest
@@ -19,7 +20,7 @@ from fedexp.partition.summary import Summary, summarise, warnings
 from fedexp.rundir import write_atomically
 
 USAGE = """\
-python -m fedexp.data show [group=choice ...] [key=value ...] [png=FILE] [save=FILE]
+python -m fedexp.data show [group=choice ...] [key=value ...] [png=FILE] [save=FILE] [--config-dir FOLDER]
 
 Says who owns which classes and how many samples, without training anything.
   data=fmnist partition=dirichlet cohort.clients=100 partition.beta=0.1   any setting of a run
@@ -46,7 +47,8 @@ def main(argv: Sequence[str]) -> int:
 
 def _show(argv: Sequence[str], console: Console) -> None:
     files = {key: _file(argv, key, suffixes) for key, suffixes in (("png", (".png",)), ("save", SUFFIXES))}
-    config = composed(["algo=fedavg", *(a for a in argv if a.partition("=")[0] not in files)])  # no method matters here
+    given = taken_apart([a for a in argv if a.partition("=")[0] not in files])
+    config = composed(["algo=fedavg", *given.overrides], given.sources)  # no method matters here
     from fedexp.build import build  # torch, which a misspelt setting need not wait for
 
     made = build(config)

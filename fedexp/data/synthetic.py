@@ -10,6 +10,8 @@ import torch.nn.functional as F
 
 from fedexp.data.augment import pipeline
 from fedexp.data.source import DataSpec, Loaded, Samples
+from fedexp.footprint import afford
+from fedexp.ranges import Count, NotNegative, Pixels
 from fedexp.seeding import numpy_rng
 
 COARSE = 4  # a class's picture is this many random numbers wide, drawn large
@@ -31,17 +33,19 @@ class Synthetic:
         seed: Of the data, not of the run.
     """
 
-    classes: int
-    samples: int
-    test: int
-    channels: int
-    size: int
-    noise: float
+    classes: Count
+    samples: Count
+    test: Count
+    channels: Count
+    size: Pixels
+    noise: NotNegative
     augment: tuple[str, ...]
     seed: int
 
     def load(self) -> Loaded:
         """Draws the images."""
+        count = self.classes * (self.samples + self.test)
+        afford(12 * count * self.channels * self.size**2, f"data.classes × samples × size²: {count} images")
         rng = numpy_rng(self.seed, "synthetic")
         coarse = torch.from_numpy(rng.normal(size=(self.classes, self.channels, COARSE, COARSE)).astype(np.float32))
         side = self.size + 2 * SHIFT

@@ -12,6 +12,7 @@ from fedexp.errors import ConfigError
 from fedexp.execute.base import Blueprint, Executor, Say, SerialExecutor, quiet
 from fedexp.execute.processes import ProcessExecutor
 from fedexp.execute.task import Answer, Task
+from fedexp.ranges import Threads
 from fedexp.state import Message
 
 MARGIN = 1.5  # workers must save so many times what their start costs
@@ -26,7 +27,7 @@ class AutoExecutor:
     many workers per device as fit into its free memory, at most four.
     """
 
-    def __init__(self, blueprint: Blueprint, *, threads: int = 1, say: Say = quiet) -> None:
+    def __init__(self, blueprint: Blueprint, *, threads: Threads = 1, say: Say = quiet) -> None:
         self._blueprint, self._threads, self._say = blueprint, threads, say
         self._start = min(time.process_time(), 10.0)  # a worker imports what we have imported
         self._executor: Executor = SerialExecutor(blueprint, threads=threads)

@@ -17,6 +17,7 @@ from fedexp.execute.task import Answer, Task
 from fedexp.loops import Loop
 from fedexp.models.split import SplitModel
 from fedexp.optim import OptimizerFactory
+from fedexp.ranges import Threads
 from fedexp.resources import cores, keep_freed_memory
 from fedexp.sampler import cohort_size
 from fedexp.state import Message
@@ -80,7 +81,7 @@ class SerialExecutor:
 
     workers = 1
 
-    def __init__(self, blueprint: Blueprint, *, threads: int = 1, say: Say = quiet) -> None:  # noqa: ARG002
+    def __init__(self, blueprint: Blueprint, *, threads: Threads = 1, say: Say = quiet) -> None:  # noqa: ARG002
         self._threads = threads
         self.use(blueprint)
 

@@ -20,6 +20,7 @@ from fedexp.execute.base import Blueprint, Say, quiet
 from fedexp.execute.pool import READY, Gone, Hand, Pool, Reply, answered
 from fedexp.execute.shared import Arena, Parcel, Part, opened
 from fedexp.execute.task import Task
+from fedexp.ranges import PerDevice, Threads, Workers
 from fedexp.resources import allow_many_files
 from fedexp.state import Message
 from fedexp.stop import unheard
@@ -170,7 +171,8 @@ class ProcessExecutor(Pool[Process]):
     words = "their own words are above"
 
     def __init__(
-        self, blueprint: Blueprint, *, workers: int | None = None, threads: int = 1, per_device: int = 1,
+        self, blueprint: Blueprint, *, workers: Workers | None = None, threads: Threads = 1,
+        per_device: PerDevice = 1,
         say: Say = quiet,
     ) -> None:  # fmt: skip
         super().__init__(workers or blueprint.crew(threads, per_device), threads, say)

@@ -23,6 +23,7 @@ from fedexp.execute.base import Blueprint, Say, quiet
 from fedexp.execute.pool import READY, Gone, Hand, Pool, Reply
 from fedexp.execute.shared import Parcel, Part, Place, opened
 from fedexp.execute.task import Task
+from fedexp.ranges import Count, NotNegative
 from fedexp.resources import cores
 from fedexp.state import Message
 
@@ -143,8 +144,8 @@ class RayExecutor(Pool[RayHand]):
     words = "more of it is in Ray's logs"
 
     def __init__(
-        self, blueprint: Blueprint, *, address: str | None = None, workers: int | None = None, threads: int = 1,
-        cpus: float | None = None, gpus: float | None = None, say: Say = quiet,
+        self, blueprint: Blueprint, *, address: str | None = None, workers: Count | None = None,
+        threads: Count = 1, cpus: NotNegative | None = None, gpus: NotNegative | None = None, say: Say = quiet,
     ) -> None:  # fmt: skip
         need = {
             "CPU": threads if cpus is None else cpus,

@@ -6,10 +6,11 @@ from itertools import pairwise
 from torch import nn
 
 from fedexp.models.split import SplitModel, flat_size, image_channels
+from fedexp.ranges import Count
 
 
 def alexnet(
-    shape: tuple[int, ...], n_classes: int, *, hidden: Sequence[int] = (1024, 512), bias: bool = True
+    shape: tuple[int, ...], n_classes: int, *, hidden: Sequence[Count] = (1024, 512), bias: bool = True
 ) -> SplitModel:
     """The small AlexNet of Liang et al., FedReMa, ECAI 2024, for CIFAR-10.
 

@@ -4,6 +4,7 @@ from torch import Tensor, nn
 
 from fedexp.errors import ConfigError
 from fedexp.models.split import SplitModel
+from fedexp.ranges import Count, Depth
 
 
 class LastState(nn.Module):
@@ -33,10 +34,10 @@ def charlstm(
     shape: tuple[int, ...],
     n_classes: int,
     *,
-    vocabulary: int | None = None,
-    embedding: int = 8,
-    hidden: int = 256,
-    layers: int = 2,
+    vocabulary: Count | None = None,
+    embedding: Count = 8,
+    hidden: Count = 256,
+    layers: Depth = 2,
     bias: bool = False,
 ) -> SplitModel:
     """The network of LEAF (Caldas et al., 2018) for Shakespeare: FedRS, KDD 2021, table 4 ("CharLSTM").

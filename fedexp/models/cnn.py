@@ -6,14 +6,15 @@ from itertools import pairwise
 from torch import nn
 
 from fedexp.models.split import SplitModel, flat_size, image_channels
+from fedexp.ranges import Count
 
 
 def cnn(
     shape: tuple[int, ...],
     n_classes: int,
     *,
-    widths: Sequence[int] = (32, 64),
-    hidden: int = 512,
+    widths: Sequence[Count] = (32, 64),
+    hidden: Count = 512,
     bias: bool = True,
 ) -> SplitModel:
     """The two-convolution network of McMahan et al., AISTATS 2017, and of Liang et al., FedReMa, ECAI 2024.

@@ -5,15 +5,16 @@ from torchvision import models
 
 from fedexp.models.init import kaiming_convs
 from fedexp.models.split import SplitModel, image_channels
+from fedexp.ranges import Count, ShareBelow1
 
 
 def efficientnet_b0(
     shape: tuple[int, ...],
     n_classes: int,
     *,
-    hidden: int | None = 640,
-    dropout: float = 0.2,
-    stochastic_depth: float = 0.2,
+    hidden: Count | None = 640,
+    dropout: ShareBelow1 = 0.2,
+    stochastic_depth: ShareBelow1 = 0.2,
     bias: bool = True,
 ) -> SplitModel:
     """EfficientNet-B0 with a layer of 640 in front of the classifier: FedMR, TMLR 2023, on ISIC2019.

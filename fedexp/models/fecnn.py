@@ -7,14 +7,15 @@ from torch import nn
 
 from fedexp.models.init import kaiming_convs
 from fedexp.models.split import SplitModel, flat_size, image_channels
+from fedexp.ranges import Count
 
 
 def fecnn(
     shape: tuple[int, ...],
     n_classes: int,
     *,
-    widths: Sequence[int] = (32, 64),
-    hidden: int = 2048,
+    widths: Sequence[Count] = (32, 64),
+    hidden: Count = 2048,
     bias: bool = False,
 ) -> SplitModel:
     """The network of LEAF (Caldas et al., 2018) for FEMNIST: FedRS, KDD 2021, table 4 ("FeCNN"), and MAP, section 5.3.

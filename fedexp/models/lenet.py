@@ -4,10 +4,11 @@ from torch import nn
 
 from fedexp.models.init import kaiming_convs
 from fedexp.models.split import SplitModel, flat_size, image_channels
+from fedexp.ranges import Count
 
 
 def lenet(
-    shape: tuple[int, ...], n_classes: int, *, feature_dim: int = 84, final_relu: bool = True, bias: bool = False
+    shape: tuple[int, ...], n_classes: int, *, feature_dim: Count = 84, final_relu: bool = True, bias: bool = False
 ) -> SplitModel:
     """LeNet-5 with ReLU and max-pooling: LeCun et al., Proc. IEEE 1998; MAP, section 5.2.1; FedRS, table 4.
 

@@ -7,13 +7,14 @@ from itertools import pairwise
 from torch import nn
 
 from fedexp.models.split import SplitModel
+from fedexp.ranges import Count
 
 
 def mlpnet(
     shape: tuple[int, ...],
     n_classes: int,
     *,
-    hidden: Sequence[int] = (512, 512),
+    hidden: Sequence[Count] = (512, 512),
     final_relu: bool = True,
     bias: bool = False,
 ) -> SplitModel:

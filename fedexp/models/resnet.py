@@ -9,6 +9,7 @@ from torchvision.models.resnet import BasicBlock, conv1x1, conv3x3
 
 from fedexp.models.init import kaiming_convs
 from fedexp.models.split import SplitModel, image_channels, same_length
+from fedexp.ranges import Count, Depth
 
 Shortcut = Literal["conv", "pad"]
 
@@ -30,10 +31,10 @@ def resnet(
     shape: tuple[int, ...],
     n_classes: int,
     *,
-    blocks: Sequence[int] = (3, 3, 3),
-    widths: Sequence[int] = (16, 32, 64),
+    blocks: Sequence[Depth] = (3, 3, 3),
+    widths: Sequence[Count] = (16, 32, 64),
     shortcut: Literal["conv", "pad"] = "conv",
-    hidden: int | None = None,
+    hidden: Count | None = None,
     bias: bool = False,
 ) -> SplitModel:
     """The residual networks for small images: He et al., CVPR 2016.

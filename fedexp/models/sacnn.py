@@ -7,15 +7,16 @@ from torch import nn
 from fedexp.errors import ConfigError
 from fedexp.models.init import kaiming_convs
 from fedexp.models.split import SplitModel, flat_size, same_length
+from fedexp.ranges import Count
 
 
 def sacnn_standin(
     shape: tuple[int, ...],
     n_classes: int,
     *,
-    widths: Sequence[int] = (8, 16, 32, 32, 32, 64),
-    kernels: Sequence[int] = (7, 7, 5, 3, 3, 3),
-    length: int = 4,
+    widths: Sequence[Count] = (8, 16, 32, 32, 32, 64),
+    kernels: Sequence[Count] = (7, 7, 5, 3, 3, 3),
+    length: Count = 4,
     bias: bool = False,
 ) -> SplitModel:
     """A stand-in for the network of FedRS, KDD 2021, that tells apps by their byte streams ("SACNN").

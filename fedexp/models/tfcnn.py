@@ -7,10 +7,11 @@ from torch import nn
 
 from fedexp.models.init import kaiming_convs
 from fedexp.models.split import SplitModel, flat_size, image_channels
+from fedexp.ranges import Count
 
 
 def tfcnn(
-    shape: tuple[int, ...], n_classes: int, *, widths: Sequence[int] = (32, 64, 64), bias: bool = False
+    shape: tuple[int, ...], n_classes: int, *, widths: Sequence[Count] = (32, 64, 64), bias: bool = False
 ) -> SplitModel:
     """The three convolutions of FedRS, KDD 2021, table 4, and MAP, section 5.2.1 ("TFCNN", from a TensorFlow tutorial).
 

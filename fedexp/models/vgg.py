@@ -7,14 +7,15 @@ from torchvision.models.vgg import make_layers
 
 from fedexp.models.init import kaiming_convs
 from fedexp.models.split import SplitModel, flat_size, image_channels, same_length
+from fedexp.ranges import Count, Depth
 
 
 def vgg(
     shape: tuple[int, ...],
     n_classes: int,
     *,
-    convs: Sequence[int] = (1, 1, 2, 2, 2),
-    widths: Sequence[int] = (64, 128, 256, 512, 512),
+    convs: Sequence[Depth] = (1, 1, 2, 2, 2),
+    widths: Sequence[Count] = (64, 128, 256, 512, 512),
     batch_norm: bool = False,
     bias: bool = False,
 ) -> SplitModel:

@@ -5,6 +5,7 @@ from torch import Tensor, nn
 
 from fedexp.errors import ConfigError
 from fedexp.models.split import SplitModel, image_channels
+from fedexp.ranges import Count, Depth, Share, ShareBelow1
 
 
 class WideBlock(nn.Module):
@@ -31,10 +32,10 @@ def wide_resnet(
     shape: tuple[int, ...],
     n_classes: int,
     *,
-    depth: int = 28,
-    widen: int = 10,
-    dropout: float = 0.3,
-    final_momentum: float = 0.9,
+    depth: Depth = 28,
+    widen: Count = 10,
+    dropout: ShareBelow1 = 0.3,
+    final_momentum: Share = 0.9,
     bias: bool = True,
 ) -> SplitModel:
     """The wide residual network of FedMR, TMLR 2023, for CIFAR-100: Zagoruyko and Komodakis, BMVC 2016.

@@ -12,6 +12,7 @@ import numpy as np
 
 from fedexp.errors import PartitionError
 from fedexp.partition.table import IntArray, apportion, deal, tally
+from fedexp.ranges import ShareInside
 
 TestRule = Literal["holdout", "mirror", "none"]
 
@@ -73,7 +74,7 @@ class Partition(ABC):
         seed: Fixes the partition whatever the run's seed is; None follows the run.
     """
 
-    holdout: float = 0.2
+    holdout: ShareInside = 0.2
     test: TestRule = "holdout"
     seed: int | None = None
 

@@ -9,6 +9,7 @@ from fedexp.errors import PartitionError
 from fedexp.partition.base import Partition
 from fedexp.partition.dialects import DIALECTS
 from fedexp.partition.table import IntArray, deal, tally
+from fedexp.ranges import Count
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +47,7 @@ class Classes(Partition):
         dialect: Whose reading.
     """
 
-    classes: int
+    classes: Count
     dialect: Literal["fedgela", "fedmr", "fedrs", "niid", "flower", "flbench", "pfllib"] = "fedgela"
 
     @property

@@ -8,6 +8,7 @@ import numpy as np
 from fedexp.errors import PartitionError
 from fedexp.partition.base import Partition
 from fedexp.partition.table import IntArray, apportion
+from fedexp.ranges import Count, CountOr0, Positive
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,10 +31,10 @@ class Dirichlet(Partition):
         retries: How many draws to try.
     """
 
-    beta: float
+    beta: Positive
     by: Literal["client", "class"] = "client"
-    min_size: int = 10
-    retries: int = 1000
+    min_size: CountOr0 = 10
+    retries: Count = 1000
 
     def table(self, totals: IntArray, n_clients: int, rng: np.random.Generator) -> IntArray:
         """Draws until the smallest client is large enough."""

@@ -9,6 +9,7 @@ import numpy as np
 from fedexp.errors import PartitionError
 from fedexp.partition.base import Partition
 from fedexp.partition.table import IntArray
+from fedexp.ranges import Count, Share
 
 FIVE_GROUPS = ((0, 1, 2), (2, 3, 4), (4, 5, 6), (6, 7, 8), (8, 9, 0))
 
@@ -32,8 +33,8 @@ class Dominant(Partition):
         groups: The dominant classes of each group.
     """
 
-    iid: float
-    samples_per_client: int | None = None
+    iid: Share
+    samples_per_client: Count | None = None
     groups: Sequence[Sequence[int]] = FIVE_GROUPS
 
     @property

@@ -24,6 +24,7 @@ import numpy as np
 from fedexp.errors import PartitionError
 from fedexp.partition.base import RULES, ClientSplit, Scene, digest, known, own_tests
 from fedexp.partition.table import IntArray
+from fedexp.ranges import ShareInside
 
 SUFFIXES = (".json", ".npz")
 UNREADABLE = (
@@ -47,7 +48,7 @@ class File:
 
     path: str | None = None
     digest: str | None = None
-    holdout: float = 0.2
+    holdout: ShareInside = 0.2
     test: Literal["saved", "holdout", "mirror", "none"] = "saved"
     seed: int | None = None
 

@@ -7,6 +7,7 @@ import numpy as np
 from fedexp.errors import PartitionError
 from fedexp.partition.base import Partition
 from fedexp.partition.table import IntArray, equal
+from fedexp.ranges import Count
 
 DRAWS = 1000  # a full cover is near certain at once with the papers' numbers; this many failures mean it is hopeless
 
@@ -27,8 +28,8 @@ class Incomplete(Partition):
         max_classes: The largest; None is all of them.
     """
 
-    min_classes: int = 2
-    max_classes: int | None = None
+    min_classes: Count = 2
+    max_classes: Count | None = None
 
     def table(self, totals: IntArray, n_clients: int, rng: np.random.Generator) -> IntArray:
         """Draws owners until every class has one."""

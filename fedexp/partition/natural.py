@@ -8,6 +8,7 @@ import numpy as np
 from fedexp.errors import PartitionError
 from fedexp.partition.base import RULES, ClientSplit, Scene, known, own_tests
 from fedexp.partition.table import IntArray
+from fedexp.ranges import CountOr0, ShareInside
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,8 +29,8 @@ class Natural:
     """
 
     choose: Literal["largest", "random"] = "largest"
-    min_samples: int = 2
-    holdout: float = 0.2
+    min_samples: CountOr0 = 2
+    holdout: ShareInside = 0.2
     test: Literal["own", "holdout", "mirror", "none"] = "own"
     seed: int | None = None
 

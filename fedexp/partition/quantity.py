@@ -8,6 +8,7 @@ import numpy as np
 from fedexp.errors import PartitionError
 from fedexp.partition.base import Partition
 from fedexp.partition.table import FloatArray, IntArray, apportion
+from fedexp.ranges import CountOr0, NotNegative, Positive
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,9 +30,9 @@ class Quantity(Partition):
     """
 
     law: Literal["dirichlet", "power"] = "dirichlet"
-    beta: float = 0.5
-    exponent: float = 1.0
-    min_size: int = 10
+    beta: Positive = 0.5
+    exponent: NotNegative = 1.0
+    min_size: CountOr0 = 10
 
     def table(self, totals: IntArray, n_clients: int, rng: np.random.Generator) -> IntArray:
         """Draws the sizes, shuffles the labels and cuts them there."""

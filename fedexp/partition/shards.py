@@ -8,6 +8,7 @@ import numpy as np
 from fedexp.errors import PartitionError
 from fedexp.partition.base import Partition
 from fedexp.partition.table import IntArray, equal
+from fedexp.ranges import Count
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +32,7 @@ class Shards(Partition):
         deal: How they are dealt.
     """
 
-    per_client: int
+    per_client: Count
     deal: Literal["blocks", "random"] = "blocks"
 
     def table(self, totals: IntArray, n_clients: int, rng: np.random.Generator) -> IntArray:

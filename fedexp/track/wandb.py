@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 
 from fedexp.errors import ConfigError
+from fedexp.ranges import Project, Tag
 from fedexp.track.base import Record, RunCard
 from fedexp.track.heatmap import heatmap, ownership
 from fedexp.track.login import has_key
@@ -54,15 +55,23 @@ class WandbTracker:
 
     def __init__(
         self,
-        project: str = "fedexp",
-        entity: str | None = None,
+        project: Project = "fedexp",
+        entity: Project | None = None,
         *,
         mode: Mode = "auto",
-        tags: Sequence[str] = (),
+        tags: Sequence[Tag] = (),
         histograms: bool = True,
     ) -> None:
         if mode not in get_args(Mode):
             raise ConfigError(f"tracker.mode is {mode!r}; it can be {', '.join(get_args(Mode))}.")
+        if len(set(tags)) < len(tags):
+            raise ConfigError(f"tracker.tags={list(tags)} names a tag twice. Name each once.")
+        package = _package()
+        if mode == "online" and not has_key(package):
+            raise ConfigError(
+                "tracker.mode=online needs a W&B API key: run `wandb login` or set WANDB_API_KEY, "
+                "or use tracker.mode=offline and upload later with `wandb sync`."
+            )
         self.project = project
         self.entity = entity
         self.mode = mode
@@ -148,11 +157,6 @@ class WandbTracker:
             return os.environ["WANDB_MODE"]
         if has_key(wandb):
             return "online"
-        if self.mode == "online":
-            raise ConfigError(
-                "tracker.mode=online needs a W&B API key: run `wandb login` or set WANDB_API_KEY, "
-                "or use tracker.mode=offline and upload later with `wandb sync`."
-            )
         LOG.warning("No W&B API key: recorded offline. Upload with: wandb sync %s/wandb/offline-run-*", card.path)
         return "offline"
 

@@ -131,7 +131,7 @@ def test_check_explains(arguments, message):
     ("arguments", "seed"),
     [
         ([], 0), (["seed=3"], 3), (["-m", "seed=4,5"], 4), (["--multirun", "seed=range(2,9)"], 2),
-        (["-m", "algo=glob(fedrs*)", "seed=7"], 7), (["-m", "algo.rs.alpha=interval(0,1)"], 0),
+        (["-m", "algo=glob(fedrs*)", "seed=7"], 7),
         (["sweep=seeds", "rounds=1,2"], 0), (["-m", "~algo.hpm", "model.hidden=[8],[16,16]", "++seed=6,7"], 6),
     ],
 )  # fmt: skip
@@ -205,10 +205,10 @@ def test_a_run_that_ends_well(command, tmp_path):
 
 
 def test_all_problems_of_a_configuration_and_code_2(command, tmp_path):
-    done = command("algo=fedrs", "algo.rs.alpha=2", "cohort.fraction=0", "partition=classes", "partition.classes=99")
+    done = command("algo=fedrs", "algo.rs.alpha=2", "cohort.fraction=0", "partition=classes", "partition.classes=0")
     assert done.code == 2
     for part in ("ConfigError", "algo.rs.alpha must be between 0 and 1, not 2", "cohort.fraction must be in (0, 1]",
-                 "partition: ", "99"):  # fmt: skip
+                 "partition.classes must be"):  # fmt: skip
         assert part in done.err
     assert "Traceback" not in done.err
     assert list((tmp_path / "runs").rglob("*.json")) == []
@@ -253,6 +253,6 @@ def test_a_run_that_is_held_by_another_process(tmp_path):
 
 def test_a_bug_of_ours_is_not_hidden(command):
     """A component that fails for another reason than the user's input: the cause is shown, and the code is not 0."""
-    done = command("++algo.x._target_=fedexp.component.Phase", "++algo.x.name=oops")
+    done = command("++algo.x._target_=tests.integration.broken.Broken")
     assert done.code == 1
-    assert "Phase" in done.err + done.out
+    assert "ZeroDivisionError" in done.err + done.out

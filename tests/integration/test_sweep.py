@@ -96,6 +96,21 @@ def test_a_run_that_failed_on_the_way_names_its_traceback(sweep, tmp_path):
     assert outcome(done) == "1 job: 1 failed"
 
 
+def test_a_planned_sweep_leaves_nothing_behind(sweep, tmp_path):
+    done = sweep("seed=0,1", "plan=true")
+    assert (done.code, done.err) == (0, "")
+    assert "2 jobs: 2 missing" in done.out
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("arguments", [["seed=0,1"], ["seed=0,1", "hydra/launcher=joblib"]], ids=" ".join)
+def test_a_sweep_where_nothing_can_be_written(sweep, arguments):
+    done = sweep(*arguments, "out=/dev/null/runs")
+    assert done.code == 1
+    assert done.err.startswith("DiskError: /dev/null/runs")
+    assert "Traceback" not in done.out + done.err
+
+
 def test_a_misspelt_value_stops_the_sweep_before_it_begins(sweep, tmp_path):
     done = sweep("algo=fedavg,fedrz")
     assert done.code == 2

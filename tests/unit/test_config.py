@@ -127,7 +127,7 @@ EXPLAINED = {
     "algo=3": ("not the name of a file", "algo=map"),
     "data=null": ("not the name of a file",),
     "algo=[": ("[",),
-    "algo": ("algo", "EQUAL"),
+    "algo": ("algo: ", "key=value"),
     'seed="a': ("seed",),
     "seed=1,2": ("seed=1,2", "--multirun"),
 }

@@ -1,0 +1,14 @@
+"""A component with a bug."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from fedexp.component import Component
+
+
+@dataclass(frozen=True, kw_only=True)
+class Broken(Component):
+    def slots(self) -> Any:
+        return 1 / 0
