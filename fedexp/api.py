@@ -134,10 +134,8 @@ def _conclude(config: Config, rundir: RunDir, engine: Any, experiment: Any, setu
         "digests": {**engine.digests(), "partition": experiment.plan.content["partition_digest"]},
         "versions": versions(),
     }
-    save_model(
-        rundir.path / "model.safetensors", engine.saved.state.model, {"run": result["run"], "title": result["title"]}
-    )
-    rundir.write("result.json", result)
+    save_model(rundir, engine.saved.state.model, {"run": result["run"], "title": result["title"]})
+    result = rundir.conclude(result)
     if config["keep"] == "model":
         engine.checkpoint.clear()
     return result

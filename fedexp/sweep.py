@@ -22,7 +22,8 @@ from rich.table import Table
 from rich.text import Text
 
 from fedexp.display.figures import DASH, percent
-from fedexp.rundir import write_atomically, writing
+from fedexp.errors import DamagedError
+from fedexp.files import read_json, write_atomically, writing
 
 ENV = "FEDEXP_SWEEP"
 COLUMNS = (
@@ -121,9 +122,10 @@ def collect(folder: Path) -> list[Job]:
 def _read(file: Path) -> Job | None:
     """A job; None if its file is damaged, which makes it one without a record."""
     try:
-        return Job(**json.loads(file.read_text(encoding="utf-8")))
-    except (ValueError, TypeError):
+        job = Job(**read_json(file))
+    except (DamagedError, TypeError):
         return None
+    return job if isinstance(job.number, int) else None
 
 
 def table(jobs: Sequence[Job]) -> list[Row]:
