@@ -243,7 +243,7 @@ class RunDir:
         if self._has(name):
             with reading(self.path / name) as file, TextIOWrapper(file, encoding="utf-8", newline="") as text:
                 try:
-                    yield from csv.DictReader(text)
+                    yield from _complete(csv.DictReader(text))
                 except (ValueError, csv.Error) as cause:
                     raise DamagedError(f"{self.path / name} is damaged: it cannot be read as CSV ({cause}).") from cause
 
@@ -320,6 +320,13 @@ def _content_mark(result: Mapping[str, Any]) -> Mark:
 def _compare(path: Path, found: Mark, written: Mark | None) -> None:
     if found != written:
         raise DamagedError(f"{path} is damaged: it is not what was written when the run had finished.")
+
+
+def _complete(rows: Iterable[dict[str, str]]) -> Iterator[dict[str, str]]:
+    for row in rows:
+        if None in row or None in row.values():  # how csv marks what is too much, and too little
+            raise ValueError("a row has other columns")
+        yield row
 
 
 def _locked(file: BinaryIO, kind: int, *, tries: int = 1) -> bool:

@@ -168,7 +168,7 @@ def test_records_that_cannot_be_read_are_named(rundir, data):
         rundir.records()
 
 
-@pytest.mark.parametrize("data", [b"round\n\xff\n", b"round\n" + b"1" * 200_000])
+@pytest.mark.parametrize("data", [b"round\n\xff\n", b"round\n" + b"1" * 200_000, b"a,b\n1\n", b"a\n1,2\n"])
 def test_rows_that_cannot_be_read_are_named(rundir, data):
     (rundir.path / "clients.csv").write_bytes(data)
     with pytest.raises(DamagedError, match=r"clients.csv is damaged"):
