@@ -7,9 +7,9 @@ import os
 import shlex
 import shutil
 import sys
-import tempfile
 import traceback
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -24,7 +24,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 from rich.console import Console
 
-from fedexp import resources, stop, sweep
+from fedexp import limits, resources, scratch, stop, sweep
 from fedexp.config import Config, choices_of, composed, composed_hydra, conf_dir, plain
 from fedexp.display.prefixed import prefixed
 from fedexp.errors import ConfigError, FedexpError
@@ -66,14 +66,14 @@ def main() -> None:
 
 def _perform(checked: Checked | None) -> int:
     """Hands a command line over to Hydra, and ends a sweep with its table; returns the exit code."""
+    if checked and not checked.arguments:
+        return _launch()  # one run
     manifest = checked.sweep if checked else None
-    if checked and checked.arguments:
+    if checked:
         sys.argv[1:] = checked.arguments
-    with tempfile.TemporaryDirectory(prefix="fedexp-") as temporary:  # for plans, and for jobs that are not known
-        reports = Path(temporary)
+    with nullcontext(manifest.reports.absolute()) if manifest else scratch.folder() as reports:
         if manifest:
             manifest.write()
-            reports = manifest.reports.absolute()
         os.environ[sweep.ENV] = str(reports)
         code = 0
         try:
@@ -205,14 +205,15 @@ def _show_sweep(jobs: list[sweep.Job], manifest: Manifest | None) -> None:
 
 
 def _run(config: Config, console: Console) -> Result:
-    with stop.later():
-        from fedexp.lean import import_lightning
+    with limits.explained():
+        with stop.later():
+            from fedexp.lean import import_lightning
 
-        import_lightning()
-        import fedexp.build  # noqa: F401 - all that a run needs
-        from fedexp.api import run
+            import_lightning()
+            import fedexp.build  # noqa: F401 - all that a run needs
+            from fedexp.api import run
 
-    return run(config, console=console)
+        return run(config, console=console)
 
 
 def _complain(error: FedexpError) -> int:
