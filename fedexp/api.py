@@ -175,13 +175,15 @@ def _conclude(experiment: Experiment, rundir: RunDir, engine: Engine, console: C
         "bytes": {"up": engine.ledger.up, "down": engine.ledger.down},
         "workers": engine.executor.workers,
         "seconds": _seconds(engine, setup),
-        "digests": {**engine.digests(), "partition": experiment.plan.content["partition_digest"]},
+        "digests": {
+            **engine.digests(),
+            "partition": experiment.plan.content["partition_digest"],
+            "data": experiment.plan.content["data_digest"],
+        },
         "versions": versions(),
     }
-    save_model(
-        rundir.path / "model.safetensors", engine.saved.state.model, {"run": result["run"], "title": result["title"]}
-    )
-    rundir.write("result.json", result)
+    save_model(rundir, engine.saved.state.model, {"run": result["run"], "title": result["title"]})
+    rundir.conclude(result)
     try:
         with engine.timed("final"):
             more = engine.protocol.conclude(engine)
@@ -193,7 +195,7 @@ def _conclude(experiment: Experiment, rundir: RunDir, engine: Engine, console: C
     for goal, extra in more.items():
         result[goal] = {**result.get(goal, {}), **extra}
     result |= {"status": "finished", "workers": engine.executor.workers, "seconds": _seconds(engine, setup)}
-    rundir.write("result.json", result)
+    result = rundir.conclude(result)
     if config["keep"] == "model":
         engine.checkpoint.clear()
     return result

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -11,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from fedexp.errors import CheckpointError, DamagedError
-from fedexp.rundir import Mark, Marks, write_atomically, writing
-from fedexp.shelf import Entry, Shelf, model_file
+from fedexp.files import LATEST, MODEL, PREVIOUS, write_atomically, writing
+from fedexp.pointer import REMEDY, Marks, Pointer
+from fedexp.rundir import RunDir
+from fedexp.shelf import Shelf, model_file
 from fedexp.state import ServerState, Tree
 from fedexp.store import ClientStore
 
-VERSION = 4
-LATEST, PREVIOUS = "latest.json", "previous.json"
 LOG = logging.getLogger(__name__)
 
 
@@ -30,41 +28,6 @@ class Saved:
     best: Tree = field(default_factory=dict)  # the best server model so far, if the protocol asks for it
     seconds: dict[str, float] = field(default_factory=dict)
     written: Marks = field(default_factory=dict)  # how far the run's growing files are
-
-
-@dataclass(frozen=True)
-class Pointer:
-    """What a checkpoint consists of. On file it carries its own checksum, so that a wrong digit is noticed."""
-
-    round: int
-    server: Entry
-    clients: dict[int, Entry]
-    commits: int  # the store's version
-    seconds: dict[str, float]
-    written: Marks
-
-    @property
-    def names(self) -> set[str]:
-        """The files it needs."""
-        return {self.server.name, *(entry.name for entry in self.clients.values())}
-
-    def text(self, plan: str) -> bytes:
-        """The pointer as it is written."""
-        content = {
-            "version": VERSION, "plan": plan, "round": self.round, "server": self.server, "commits": self.commits,
-            "seconds": self.seconds, "written": self.written,
-            "clients": {str(c): entry for c, entry in self.clients.items()},
-        }  # fmt: skip
-        return (json.dumps({**content, "sha256": _checksum(content)}) + "\n").encode()
-
-    @classmethod
-    def parse(cls, content: Mapping[str, Any]) -> Pointer:
-        """The pointer that was written."""
-        clients = {int(c): Entry(*entry) for c, entry in content["clients"].items()}
-        written = {name: Mark(*mark) for name, mark in content["written"].items()}
-        return cls(
-            content["round"], Entry(*content["server"]), clients, content["commits"], content["seconds"], written
-        )
 
 
 class Checkpoint:
@@ -114,12 +77,15 @@ class Checkpoint:
         Raises:
             CheckpointError: If both are damaged, or were written under another plan.
         """
-        if not any((self._folder / name).exists() for name in (LATEST, PREVIOUS)):
+        there = set(self._shelf.names())
+        if not there & {LATEST, PREVIOUS}:
+            if there:
+                LOG.warning("%s has no pointer to a checkpoint. The run starts from the beginning.", self._folder)
             return None
         damage: list[str] = []
         for name in (LATEST, PREVIOUS):
             try:
-                pointer = self._read(name)
+                pointer = Pointer.read(self._folder / name, self._plan)
                 saved = self._take_up(pointer)
                 cut(pointer.written)
             except DamagedError as error:
@@ -131,50 +97,16 @@ class Checkpoint:
             else:
                 self._keep(saved.store, pointer.names | self._older())
             return saved
-        raise CheckpointError(f"{' '.join(dict.fromkeys(damage))} {_REMEDY}")
+        raise CheckpointError(f"{' '.join(dict.fromkeys(damage))} {REMEDY}")
 
     def clear(self) -> None:
-        """Removes the checkpoints, their pointers first."""
+        """Removes the checkpoints, their pointers first, and their folder unless something else is in it."""
         self._last = None
-        if self._folder.exists():
-            for name in (PREVIOUS, LATEST):
-                (self._folder / name).unlink(missing_ok=True)
-            self._shelf.sweep(())
-            self._folder.rmdir()
+        self._shelf.clear(first=(PREVIOUS, LATEST))
 
     def _point(self, name: str, pointer: Pointer) -> None:
         with writing(self._folder / name):
             write_atomically(self._folder / name, pointer.text(self._plan))
-
-    def _read(self, name: str) -> Pointer:
-        path = self._folder / name
-        try:
-            content = json.loads(path.read_bytes())
-            checksum = content.pop("sha256", None)
-            if checksum not in (None, _checksum(content)):
-                raise DamagedError(f"{path} is damaged: its sha256 is not {checksum}.")
-            self._demand_same_plan(path, content["version"], content["plan"])
-            pointer = Pointer.parse(content)
-        except OSError as cause:
-            raise DamagedError(f"{path} is missing or cannot be read ({cause.strerror}).") from cause
-        except (ValueError, KeyError, TypeError, AttributeError) as cause:
-            raise DamagedError(f"{path} is not readable ({cause}).") from cause
-        if checksum is None:
-            raise DamagedError(f"{path} is damaged: it has no sha256.")
-        return pointer
-
-    def _demand_same_plan(self, path: Path, version: int, plan: str) -> None:
-        then, now = plan.partition("-")[::2], self._plan.partition("-")[::2]
-        if version == VERSION and then[0] == now[0] and then[1] != now[1]:
-            raise CheckpointError(
-                f"{path} was written with other data (digest {then[1]}; this run has read data with digest {now[1]}). "
-                f"Bring back the files that the run began with (data.root). {_REMEDY}"
-            )
-        if (version, plan) != (VERSION, self._plan):
-            raise CheckpointError(
-                f"{path} was written by another version or plan (version {version}, plan {plan}; "
-                f"this run has version {VERSION}, plan {self._plan}). {_REMEDY}"
-            )
 
     def _take_up(self, pointer: Pointer) -> Saved:
         state, best = _unflatten_server(self._shelf.read(pointer.server), pointer.round)
@@ -187,7 +119,7 @@ class Checkpoint:
         if not (self._folder / PREVIOUS).exists():
             return set()
         try:
-            return self._read(PREVIOUS).names
+            return Pointer.read(self._folder / PREVIOUS, self._plan).names
         except CheckpointError as error:
             LOG.warning("%s It is not needed, unless the last checkpoint is damaged too.", error)
             return set()
@@ -195,13 +127,6 @@ class Checkpoint:
     def _keep(self, store: ClientStore, names: set[str]) -> None:
         store.pin(names)
         self._shelf.sweep({LATEST, PREVIOUS, *names})
-
-
-_REMEDY = "Run again with force=true to start from the beginning, or delete the run's checkpoint folder."
-
-
-def _checksum(content: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 
 def _flatten_server(saved: Saved) -> dict[str, Tree]:
@@ -224,7 +149,6 @@ def _unflatten_server(trees: Mapping[str, Tree], round_: int) -> tuple[ServerSta
     return ServerState(round_, dict(trees["model"]), slots, mailboxes), dict(trees.get("best", {}))
 
 
-def save_model(path: Path, model: Tree, metadata: dict[str, Any]) -> None:
-    """Writes a final model for others to load with safetensors."""
-    with writing(path):
-        write_atomically(path, model_file(model, {k: str(v) for k, v in metadata.items()}))
+def save_model(rundir: RunDir, model: Tree, metadata: dict[str, Any]) -> None:
+    """Writes a run's final model, for others to load with safetensors."""
+    rundir.write_bytes(MODEL, model_file(model, {k: str(v) for k, v in metadata.items()}))

@@ -9,7 +9,6 @@ import os
 import shlex
 import shutil
 import sys
-import tempfile
 import time
 import traceback
 from collections.abc import Callable, Sequence
@@ -27,7 +26,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 from rich.console import Console
 
-from fedexp import resources, stop, sweep, targets
+from fedexp import limits, resources, scratch, stop, sweep, targets
 from fedexp.arguments import VERSION, taken_apart
 from fedexp.compose import BASE, Sources, lent, loader, parsed_overrides
 from fedexp.config import Config, choices_of, composed, composed_hydra, composing, conf_dir, explain, plain, run_path
@@ -51,6 +50,7 @@ class Checked:
     sources: Sources
     sweep: Manifest | None = None
     arguments: Sequence[str] = ()  # as Hydra is to see them
+    single: bool = False  # one run
     stopped: str = "This continues from the last complete round:"  # said after Ctrl-C, before the command
 
 
@@ -76,14 +76,14 @@ def main() -> None:
 
 def _perform(checked: Checked | None) -> int:
     """Hands a command line over to Hydra, and ends a sweep with its table; returns the exit code."""
-    manifest = checked.sweep if checked else None
-    if checked and checked.arguments:
+    if checked:
         sys.argv[1:] = checked.arguments
-    with tempfile.TemporaryDirectory(prefix="fedexp-") as temporary:  # for plans, and for jobs that are not known
-        reports = Path(temporary)
+    if checked and checked.single:
+        return _launch(checked)
+    manifest = checked.sweep if checked else None
+    with nullcontext(manifest.reports.absolute()) if manifest else scratch.folder() as reports:
         if manifest:
             manifest.write()
-            reports = manifest.reports.absolute()
             sweep.say(Console(), sweep.announce(manifest))
         os.environ[sweep.ENV] = str(reports)
         code = 0
@@ -192,7 +192,7 @@ def check(arguments: list[str]) -> Checked | None:
         return None
     if given.sweep or settings.mode == RunMode.MULTIRUN:
         return _check_sweep(overrides, lines, settings, given.sources)
-    return Checked(composed(given.overrides, given.sources), given.sources, arguments=given.overrides)
+    return Checked(composed(given.overrides, given.sources), given.sources, arguments=given.overrides, single=True)
 
 
 def _check_sweep(overrides: Sequence[Override], lines: list[str], settings: DictConfig, sources: Sources) -> Checked:
@@ -284,14 +284,15 @@ def _show_sweep(jobs: list[sweep.Job], manifest: Manifest | None) -> None:
 
 
 def _run(config: Config, console: Console) -> Result:
-    with stop.later(), console.status("loading PyTorch and Lightning"):
-        from fedexp.lean import import_lightning
+    with limits.explained():
+        with stop.later(), console.status("loading PyTorch and Lightning"):
+            from fedexp.lean import import_lightning
 
-        import_lightning()
-        import fedexp.build  # noqa: F401 - all that a run needs
-        from fedexp.api import run
+            import_lightning()
+            import fedexp.build  # noqa: F401 - all that a run needs
+            from fedexp.api import run
 
-    return run(config, console=console)
+        return run(config, console=console)
 
 
 def _complain(error: FedexpError) -> int:

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -136,10 +137,16 @@ def overrides_of(config: Config) -> list[str]:
     Raises:
         ConfigError: If its choices cannot be composed any more.
     """
-    usual = composed([])["choices"]
+    usual = _composed_once()["choices"]
     groups = [f"{k}={v}" for k, v in config["choices"].items() if usual.get(k) != v and k != "sweep"]
-    base, wanted = ({k: v for k, v in c.items() if k != "choices"} for c in (composed(groups), config))
+    base, wanted = ({k: v for k, v in c.items() if k != "choices"} for c in (_composed_once(*groups), config))
     return [*groups, *_changes(base, wanted, "")]
+
+
+@cache
+def _composed_once(*overrides: str) -> Config:
+    """A configuration that many runs are compared with; not to be changed."""
+    return composed(overrides)
 
 
 def _changes(base: Config, wanted: Config, prefix: str) -> Iterator[str]:

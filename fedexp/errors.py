@@ -44,3 +44,7 @@ class DamagedError(CheckpointError):
 
 class DiskError(FedexpError):
     """A file of the run cannot be written."""
+
+
+class LimitError(FedexpError):
+    """The system refuses files, memory or threads."""

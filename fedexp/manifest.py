@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from fedexp.config import Config, run_id, run_path
-from fedexp.errors import FedexpError
-from fedexp.rundir import write_json, writing
+from fedexp.errors import DamagedError, FedexpError
+from fedexp.files import OF_A_SWEEP, read_json, remove_own, write_json, writing
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,11 @@ class Planned:
     path: str
     work: float = 1.0
     same_as: int | None = None
+
+    def is_plain(self) -> bool:
+        """Whether it is made of text, as it must be when it comes from a file."""
+        texts = isinstance(self.overrides, list) and [*self.overrides, self.run, self.path]
+        return bool(texts) and all(isinstance(text, str) for text in texts)
 
 
 @dataclass(frozen=True)
@@ -63,9 +68,12 @@ class Manifest:
             FedexpError: If it is something else.
         """
         try:
-            return cls(path.parent, [Planned(**job) for job in json.loads(path.read_text())["jobs"]])
-        except (ValueError, KeyError, TypeError) as cause:
+            jobs = [Planned(**job) for job in read_json(path)["jobs"]]
+        except (DamagedError, KeyError, TypeError) as cause:
             raise FedexpError(f"{path} is not the manifest of a sweep ({cause}). Move it elsewhere.") from cause
+        if not jobs or not all(job.is_plain() for job in jobs):
+            raise FedexpError(f"{path} is not the manifest of a sweep (no jobs, or other ones). Move it elsewhere.")
+        return cls(path.parent, jobs)
 
     @classmethod
     def behind(cls, reports: Path) -> Manifest | None:
@@ -100,8 +108,7 @@ class Manifest:
         """Announces the jobs, and forgets what became of them in an earlier attempt."""
         with writing(self.file(".json")):
             self.reports.mkdir(parents=True, exist_ok=True)
-            for report in self.reports.glob("job-*.json"):
-                report.unlink()
+            remove_own(self.reports, OF_A_SWEEP)
             write_json(self.file(".json"), {"jobs": [asdict(job) for job in self.jobs]})
 
 
@@ -139,7 +146,6 @@ def rounds_done(config: Config) -> int | None:
 def _content(path: Path) -> dict[str, Any]:
     """What a file of a run says; nothing if it is not there, or damaged, which the run itself will tell."""
     try:
-        content = json.loads(path.read_text())
-    except (OSError, ValueError):
+        return read_json(path)
+    except DamagedError:
         return {}
-    return content if isinstance(content, dict) else {}

@@ -8,77 +8,49 @@ import json
 import os
 import time
 import traceback
-import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from io import StringIO, TextIOWrapper
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO
 
-from omegaconf import OmegaConf
-from yaml import YAMLError
+import yaml
 
 from fedexp.errors import ClientError, DamagedError, DiskError, FedexpError
+from fedexp.files import (
+    CHECKPOINT,
+    CONFIG,
+    DEEPEST,
+    ERROR,
+    GROWING,
+    LOCK,
+    METRICS,
+    MODEL,
+    OF_A_RUN,
+    PLAN,
+    RESULT,
+    Mark,
+    changed,
+    mark_of,
+    open_to_append,
+    open_to_read,
+    own_files,
+    parsed,
+    read,
+    read_json,
+    read_text,
+    reading,
+    refuse_link,
+    write_atomically,
+    writing,
+)
+from fedexp.pointer import Marks
 
 Record = dict[str, Any]
-ERROR = "error.txt"  # why the run failed
-METRICS = "metrics.jsonl"
-
-
-class Mark(NamedTuple):
-    """How far a growing file was written: its bytes up to there, and their checksum."""
-
-    size: int = 0
-    crc32: int = 0
-
-
-Marks = Mapping[str, Mark]  # by the file's name
-
-
-def write_atomically(path: Path, data: bytes, *, sync: bool = True) -> None:
-    """Writes a whole file or nothing: a reader never sees half of it, and a crash leaves the old one.
-
-    A power failure may leave neither, unless ``sync`` has the disk itself confirm.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            file.write(data)
-            file.flush()
-            if sync:
-                os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
-    if sync:
-        sync_folder(path.parent)
-
-
-def sync_folder(folder: Path) -> None:
-    """Waits until the names in a folder are on the disk itself."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-@contextmanager
-def writing(path: Path) -> Iterator[None]:
-    """Says what to do where a file of a run cannot be written."""
-    try:
-        yield
-    except OSError as cause:
-        raise DiskError(
-            f"{path} could not be written ({cause.strerror or cause}). The last checkpoint is as it was: make room, or "
-            "see to the folder's permissions, and the same command continues from it."
-        ) from cause
-
-
-def write_json(path: Path, value: Any) -> None:
-    """Writes JSON atomically."""
-    write_atomically(path, (json.dumps(value, indent=2) + "\n").encode())
+LASTING = (*GROWING, MODEL)  # what a result vouches for; settings and plan are written anew until it is the last one
+CHECKED = (CONFIG, PLAN, *LASTING)
+_YAML = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
+BEGIN_AGAIN = "force=true runs it again from the beginning."
 
 
 class RunDir:
@@ -86,29 +58,40 @@ class RunDir:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.marks: Marks = {}
-        self._lock: TextIOWrapper | None = None
+        self.marks: Marks = {}  # of the growing files
+        self._whole: dict[str, Mark] = {}  # of files that were written at once
+        self._lock: BinaryIO | None = None
 
     def __enter__(self) -> RunDir:
-        with writing(self.path):
+        self._own()
+        with writing(self.path / LOCK):
+            self.path.mkdir(parents=True, exist_ok=True)
             self._lock = self._locked_by_us()
-            for half in self.path.glob(".*.tmp"):  # written by a process that was killed
-                half.unlink()
+        for half in (name for name in self._own() if name.endswith(".tmp")):  # written by a process that was killed
+            (self.path / half).unlink()
         return self
 
-    def _locked_by_us(self) -> TextIOWrapper:
-        self.path.mkdir(parents=True, exist_ok=True)
-        lock = (self.path / ".lock").open("a+")
+    def _own(self) -> list[str]:
+        """The files of the run that are there.
+
+        Raises:
+            DiskError: If something else has one of their names.
+        """
+        refuse_link(self.path / CHECKPOINT)
+        if (self.path / CHECKPOINT).is_file():
+            raise DiskError(f"{self.path / CHECKPOINT} is a file, where fedexp keeps a folder. Move it elsewhere.")
+        return own_files(self.path, OF_A_RUN) if self.path.is_dir() else []
+
+    def _locked_by_us(self) -> BinaryIO:
+        lock = os.fdopen(os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666), "r+b")
         if not _locked(lock, fcntl.LOCK_EX, tries=10):
-            lock.seek(0)
-            holder = lock.read().strip() or "another process"
+            holder = lock.read().decode(errors="replace").strip() or "another process"
             lock.close()
             raise FedexpError(
                 f"{self.path} is being written by {holder}. Wait for it, stop it, or choose another `name` or `out`."
             ) from None
-        lock.seek(0)
         lock.truncate()
-        lock.write(f"process {os.getpid()}")
+        lock.write(f"process {os.getpid()}".encode())
         lock.flush()
         return lock
 
@@ -118,30 +101,29 @@ class RunDir:
 
     def holder(self) -> str | None:
         """Who is writing the run now, or None."""
-        path = self.path / ".lock"
-        if not path.exists():
+        if not self._has(LOCK):
             return None
-        with path.open() as lock:  # a look holds the lock for a moment, which is why others try again
-            return None if _locked(lock, fcntl.LOCK_SH) else lock.read().strip()
+        with reading(self.path / LOCK) as lock:  # a look holds the lock for a moment, which is why others try again
+            return None if _locked(lock, fcntl.LOCK_SH) else lock.read().decode(errors="replace").strip()
+
+    def _has(self, name: str) -> bool:
+        return os.path.lexists(self.path / name)
 
     # ------------------------------------------------------------ settings, and what went wrong
     def config(self) -> dict[str, Any] | None:
         """The settings of the run, or None if it never began."""
-        path = self.path / "config.yaml"
-        if not path.exists():
+        if not self._has(CONFIG):
             return None
+        path = self.path / CONFIG
         try:
-            config = OmegaConf.to_container(OmegaConf.load(path))
-        except (ValueError, YAMLError, OSError) as cause:
-            raise _unreadable(path, cause) from cause
-        if not isinstance(config, dict) or not config:
-            raise _unreadable(path, "no settings")
+            config = _settings(read_text(path))
+        except (ValueError, yaml.YAMLError) as cause:
+            raise DamagedError(f"{path} is damaged: {_line(cause)}.") from cause
         return {str(k): v for k, v in config.items()}
 
     def error(self) -> str | None:
         """What made the run fail, in a line; None if it did not."""
-        path = self.path / ERROR
-        return path.read_text().partition("\n")[0] if path.exists() else None
+        return read(self.path / ERROR).decode(errors="replace").partition("\n")[0] if self._has(ERROR) else None
 
     @contextmanager
     def failures(self) -> Iterator[None]:
@@ -165,31 +147,70 @@ class RunDir:
 
     # ------------------------------------------------------------ results
     def result(self) -> dict[str, Any] | None:
-        """The result of a finished run, or None; also None while something after the last round is left to do."""
-        path = self.path / "result.json"
-        if not path.exists():
+        """The result of a finished run, or None; also None while something after the last round is left to do.
+
+        Raises:
+            DamagedError: If it is not what was written, or another file of the run is not what it was then.
+        """
+        if not self._has(RESULT):
             return None
+        path = self.path / RESULT
         try:
-            result: dict[str, Any] = json.loads(path.read_text())
-        except (ValueError, OSError) as cause:
-            raise _unreadable(path, cause) from cause
-        return result if result["status"] == "finished" else None
+            content = read_json(path)
+            checksums = _checksums(path, content)
+            _compare(path, _content_mark(content), checksums.pop(RESULT, None))
+            for name, mark in checksums.items():
+                _compare(self.path / name, mark_of(self.path / name), mark)
+        except DamagedError as error:
+            raise DamagedError(f"{error} Put it back as it was, or {BEGIN_AGAIN}") from error
+        return content if content["status"] == "finished" else None
+
+    def conclude(self, result: Mapping[str, Any]) -> dict[str, Any]:
+        """Writes the result with checksums of itself and of the run's other files; returns it as it is written.
+
+        Raises:
+            DamagedError: If one of those files is not what this run has written; then no result is.
+        """
+        written = {**self._whole, **self.marks}
+        names = CHECKED if result["status"] == "finished" else LASTING
+        for name in names:
+            self._demand(name, written.get(name, Mark()))
+        checksums = {name: written[name]._asdict() for name in names}
+        own = _content_mark({**result, "checksums": checksums})
+        concluded = {**result, "checksums": {**checksums, RESULT: own._asdict()}}
+        self.write(RESULT, concluded)
+        return concluded
+
+    def _demand(self, name: str, mark: Mark) -> None:
+        path = self.path / name
+        try:
+            found = mark_of(path)
+        except DamagedError as error:
+            raise changed(path, str(error)) from error
+        if found != mark:
+            raise changed(
+                path, f"{found.size} bytes, crc32 {found.crc32:08x}; written were {mark.size}, {mark.crc32:08x}"
+            )
 
     def write(self, name: str, value: Any) -> None:
         """Writes a JSON file of the run."""
-        with writing(self.path / name):
-            write_json(self.path / name, value)
+        self.write_text(name, json.dumps(value, indent=2) + "\n")
 
     def write_text(self, name: str, text: str) -> None:
         """Writes a text file of the run."""
+        self.write_bytes(name, text.encode())
+
+    def write_bytes(self, name: str, data: bytes) -> None:
+        """Writes a file of the run."""
         with writing(self.path / name):
-            write_atomically(self.path / name, text.encode())
+            write_atomically(self.path / name, data)
+        self._whole[name] = Mark().after(data)
 
     # ------------------------------------------------------------ growing files
     def records(self) -> list[Record]:
         """The evaluated rounds on file."""
         path = self.path / METRICS
-        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        return [parsed(path, line) for line in read_text(path).splitlines()] if self._has(METRICS) else []
 
     def append_record(self, record: Record) -> None:
         """Adds an evaluated round to metrics.jsonl."""
@@ -206,30 +227,46 @@ class RunDir:
             raise ValueError(f"{name} has no column {unknown[0]!r}")
         text = StringIO()
         writer = csv.writer(text, lineterminator="\n")
-        if not (self.path / name).exists():
+        if name not in self.marks:
             writer.writerow(columns)
         writer.writerows([row.get(column) for column in columns] for row in rows)
         self._append(name, text.getvalue())
 
     def _append(self, name: str, text: str) -> None:
-        data, path = text.encode(), self.path / name
-        with writing(path), path.open("ab") as file:
+        data, path, mark = text.encode(), self.path / name, self.marks.get(name)
+        with writing(path), open_to_append(path, mark) as file:
             file.write(data)
-        size, crc32 = self.marks.get(name, Mark())
-        self.marks = {**self.marks, name: Mark(size + len(data), zlib.crc32(data, crc32))}
+        self.marks = {**self.marks, name: (mark or Mark()).after(data)}
 
     def rows(self, name: str) -> Iterator[dict[str, str]]:
         """The rows of a CSV file, one by one: a long run has more than one wants to hold."""
-        path = self.path / name
-        if path.exists():
-            with path.open(newline="") as file:
-                yield from csv.DictReader(file)
+        if self._has(name):
+            with reading(self.path / name) as file, TextIOWrapper(file, encoding="utf-8", newline="") as text:
+                try:
+                    yield from _complete(csv.DictReader(text))
+                except (ValueError, csv.Error) as cause:
+                    raise DamagedError(f"{self.path / name} is damaged: it cannot be read as CSV ({cause}).") from cause
 
     def sync(self) -> None:
-        """Waits until everything appended so far is on the disk itself."""
-        for name in self.marks:
-            with writing(self.path / name), (self.path / name).open("rb") as file:
+        """Waits until everything appended so far is on the disk itself.
+
+        Raises:
+            DamagedError: If something that was appended is gone.
+        """
+        for name, mark in self.marks.items():
+            path = self.path / name
+            with writing(path), open_to_read(path) as file:
+                if os.fstat(file.fileno()).st_size < mark.size:  # half a line more is cut when the run is taken up
+                    raise changed(path, "it is shorter")
                 os.fsync(file.fileno())
+
+    def check(self, marks: Marks) -> None:
+        """Raises ``DamagedError`` if a growing file is not what was written up to its mark."""
+        for name, mark in marks.items():
+            if mark_of(self.path / name, mark.size) != mark:
+                raise DamagedError(
+                    f"{self.path / name} is damaged: its first {mark.size} bytes are not what was written."
+                )
 
     def cut(self, marks: Marks) -> None:
         """Drops what growing files have behind their marks, half-written lines too.
@@ -237,9 +274,10 @@ class RunDir:
         Raises:
             DamagedError: If one of them is not what was written up to there; then nothing is dropped.
         """
-        for name, mark in marks.items():
-            self._check(self.path / name, mark)
-        for path in (*self.path.glob("*.csv"), self.path / METRICS):
+        self.check(marks)
+        if any(self._size(name) > marks.get(name, Mark()).size for name in GROWING):
+            (self.path / RESULT).unlink(missing_ok=True)  # it would vouch for what is dropped
+        for path in (self.path / name for name in GROWING):
             with writing(path):
                 if path.name in marks:
                     os.truncate(path, marks[path.name].size)
@@ -247,23 +285,56 @@ class RunDir:
                     path.unlink(missing_ok=True)
         self.marks = dict(marks)
 
-    def _check(self, path: Path, mark: Mark) -> None:
-        try:
-            with path.open("rb") as file:
-                data = file.read(mark.size)
-        except OSError as cause:
-            raise DamagedError(f"{path} is missing or cannot be read ({cause.strerror}).") from cause
-        if Mark(len(data), zlib.crc32(data)) != mark:
-            raise DamagedError(f"{path} is damaged: its first {mark.size} bytes are not what was written.")
+    def _size(self, name: str) -> int:
+        return (self.path / name).stat().st_size if self._has(name) else 0
 
     def clear(self) -> None:
         """Removes the files of an earlier run in this directory (``force=true``)."""
-        for pattern in ("*.json", "*.jsonl", "*.csv", "*.yaml", "*.safetensors"):
-            for path in self.path.glob(pattern):
-                path.unlink()
+        names = [name for name in self._own() if name != LOCK]
+        for name in sorted(names, key=lambda name: name != RESULT):  # first: the others are what it vouches for
+            (self.path / name).unlink()
 
 
-def _locked(file: TextIOWrapper, kind: int, *, tries: int = 1) -> bool:
+def _settings(text: str) -> dict[object, Any]:
+    """Settings in YAML as a run writes them. Neither deep nor shared nodes: there are small files that never end."""
+    depth = 0
+    for event in yaml.parse(text, _YAML):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > DEEPEST or isinstance(event, yaml.AliasEvent):
+            raise ValueError("a run writes no such YAML")
+    config = yaml.load(text, _YAML)  # noqa: S506 - one of the two safe ones
+    if not isinstance(config, dict) or not config:
+        raise ValueError("it holds no settings")
+    return config
+
+
+def _checksums(path: Path, result: Mapping[str, Any]) -> dict[str, Mark]:
+    """What a result says of the run's files, and of itself."""
+    try:
+        return {name: Mark(mark["size"], mark["crc32"]) for name, mark in result["checksums"].items()}
+    except (KeyError, TypeError, AttributeError):
+        raise DamagedError(f"{path} is not a result that a run has written: it has no checksums.") from None
+
+
+def _content_mark(result: Mapping[str, Any]) -> Mark:
+    """The mark of all that a result says, but of itself."""
+    others = {name: mark for name, mark in result["checksums"].items() if name != RESULT}
+    return Mark().after(json.dumps({**result, "checksums": others}).encode())
+
+
+def _compare(path: Path, found: Mark, written: Mark | None) -> None:
+    if found != written:
+        raise DamagedError(f"{path} is damaged: it is not what was written when the run had finished.")
+
+
+def _complete(rows: Iterable[dict[str, str]]) -> Iterator[dict[str, str]]:
+    for row in rows:
+        if None in row or None in row.values():  # how csv marks what is too much, and too little
+            raise ValueError("a row has other columns")
+        yield row
+
+
+def _locked(file: BinaryIO, kind: int, *, tries: int = 1) -> bool:
     """Takes a lock if nobody else has it."""
     for attempt in range(tries):
         try:
@@ -276,5 +347,5 @@ def _locked(file: TextIOWrapper, kind: int, *, tries: int = 1) -> bool:
     return False
 
 
-def _unreadable(path: Path, why: object) -> DamagedError:
-    return DamagedError(f"{path} cannot be read ({why}). force=true runs it again from the beginning.")
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())

@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
 
 import safetensors.torch
 import torch
@@ -15,15 +15,19 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from fedexp.errors import DamagedError
-from fedexp.rundir import sync_folder, write_atomically, writing
+from fedexp.files import (
+    OF_A_CHECKPOINT,
+    own_files,
+    read,
+    reading,
+    refuse_link,
+    remove_own,
+    sync_folder,
+    write_atomically,
+    writing,
+)
+from fedexp.pointer import Entry
 from fedexp.state import Tree
-
-
-class Entry(NamedTuple):
-    """A file on the shelf."""
-
-    name: str
-    sha256: str
 
 
 class Shelf:
@@ -35,6 +39,7 @@ class Shelf:
 
     def write(self, name: str, trees: Mapping[str, Tree]) -> Entry:
         """Writes a file; a kill leaves it whole or absent, and from ``sync`` on a power failure does too."""
+        refuse_link(self.folder)
         data = safetensors.torch.save(_flatten(trees))
         with writing(self.folder / name):
             write_atomically(self.folder / name, data, sync=False)
@@ -48,10 +53,7 @@ class Shelf:
             DamagedError: If the file is missing, or is not what was written.
         """
         path = self.folder / entry.name
-        try:
-            data = path.read_bytes()
-        except OSError as cause:
-            raise _unreadable(path, cause) from cause
+        data = read(path)
         _compare(path, hashlib.sha256(data).hexdigest(), entry)
         try:
             return _unflatten(safetensors.torch.load(data))
@@ -61,11 +63,8 @@ class Shelf:
     def check(self, entry: Entry) -> None:
         """Raises ``DamagedError`` if a file is missing or is not what was written; holds none of it."""
         path = self.folder / entry.name
-        try:
-            with path.open("rb") as file:
-                found = hashlib.file_digest(file, "sha256").hexdigest()
-        except OSError as cause:
-            raise _unreadable(path, cause) from cause
+        with reading(path) as file:
+            found = hashlib.file_digest(file, "sha256").hexdigest()
         _compare(path, found, entry)
 
     def sync(self) -> None:
@@ -82,15 +81,22 @@ class Shelf:
         self._unsynced.discard(name)
         (self.folder / name).unlink(missing_ok=True)
 
+    def names(self) -> list[str]:
+        """The names in the folder that are a checkpoint's, half-written files of a crash too; none without a folder."""
+        refuse_link(self.folder)
+        return own_files(self.folder, OF_A_CHECKPOINT) if self.folder.exists() else []
+
     def sweep(self, alive: Collection[str]) -> None:
-        """Removes everything but the named files, half-written ones of a crash too."""
-        for name in os.listdir(self.folder):  # noqa: PTH208 - names are all it takes, for thousands of files
-            if name not in alive:
-                self.remove(name)
+        """Removes a checkpoint's files but the named ones. What others have put there stays."""
+        remove_own(self.folder, OF_A_CHECKPOINT, but=alive)
+        self._unsynced.intersection_update(alive)
 
-
-def _unreadable(path: Path, cause: OSError) -> DamagedError:
-    return DamagedError(f"{path} is missing or cannot be read ({cause.strerror}).")
+    def clear(self, first: Sequence[str]) -> None:
+        """Removes all of a checkpoint's files, some of them first, and the folder unless something else is in it."""
+        for name in (*first, *self.names()):
+            self.remove(name)
+        with suppress(OSError):  # not there, or not empty
+            self.folder.rmdir()
 
 
 def _compare(path: Path, found: str, entry: Entry) -> None:

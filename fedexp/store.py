@@ -8,7 +8,8 @@ from operator import itemgetter
 
 from fedexp.algorithm import Private
 from fedexp.errors import CheckpointError, DamagedError
-from fedexp.shelf import Entry, Shelf
+from fedexp.pointer import Entry
+from fedexp.shelf import Shelf
 from fedexp.state import digest_in_order, nbytes
 
 

@@ -8,7 +8,6 @@ for check in CHECKS.values():
 from __future__ import annotations
 
 import pickle
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from itertools import pairwise
@@ -19,6 +18,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from fedexp import scratch
 from fedexp.algorithm import Algorithm, Components
 from fedexp.checkpoint import Checkpoint
 from fedexp.client import Local
@@ -119,8 +119,8 @@ def trial(
 
 def play(components: Components, **options: object) -> Engine:
     """Runs a trial to its end in a temporary folder."""
-    with tempfile.TemporaryDirectory(prefix="fedexp-trial-") as folder:
-        engine = trial(components, Path(folder), **options)  # type: ignore[arg-type]
+    with scratch.folder() as folder:
+        engine = trial(components, folder, **options)  # type: ignore[arg-type]
         engine.run(card(engine))
     return engine
 
@@ -176,11 +176,11 @@ def order_does_not_matter(components: Components) -> None:
 
 def resume_is_exact(components: Components) -> None:
     """I2: a run that stops and is taken up from its files ends like one that never stopped; slots may be on disk."""
-    with tempfile.TemporaryDirectory(prefix="fedexp-trial-") as folder:
-        first = trial(components, Path(folder), rounds=3, hold=0)
+    with scratch.folder() as folder:
+        first = trial(components, folder, rounds=3, hold=0)
         first.rounds = 1
         first.run(card(first))
-        second = trial(components, Path(folder), rounds=3)
+        second = trial(components, folder, rounds=3)
         _demand(second.saved.state.round == 1, "the checkpoint was not taken up")
         second.run(card(second))
     _equal(play(components, rounds=3), second, "resuming")
@@ -272,8 +272,8 @@ def composes_or_says_why(components: Components) -> None:
 
 def trial_after(components: Components, *, rounds: int, **options: object) -> Engine:
     """A trial after some rounds."""
-    with tempfile.TemporaryDirectory(prefix="fedexp-trial-") as folder:
-        engine = trial(components, Path(folder), rounds=max(rounds, 1), **options)  # type: ignore[arg-type]
+    with scratch.folder() as folder:
+        engine = trial(components, folder, rounds=max(rounds, 1), **options)  # type: ignore[arg-type]
         if rounds:
             engine.run(card(engine))
     return engine

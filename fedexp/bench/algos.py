@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedexp import scratch
 from fedexp.bench import report
 from fedexp.bench.contest import Contestant, interleave, opened
 from fedexp.bench.workload import WORKLOADS, Workload
@@ -44,12 +43,12 @@ def measure(
     for name in names:
         workload = alike(WORKLOADS[name])
         with (
-            tempfile.TemporaryDirectory(prefix="fedexp-bench-") as folder,
+            scratch.folder() as folder,
             console.status(name) as status,
             ExitStack() as stack,
         ):
-            workload.deal(Path(folder))
-            overrides = [*workload.overrides(Path(folder)), *SETTING]
+            workload.deal(folder)
+            overrides = [*workload.overrides(folder), *SETTING]
             base, *others = (
                 Contestant(m, ours.play, ([*overrides, f"algo={m}", f"name={m}"],)) for m in (BASE, *methods)
             )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -17,6 +16,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from fedexp import scratch
 from fedexp.bench import usage
 from fedexp.bench.arguments import positive
 from fedexp.config import composed, run_path
@@ -111,8 +111,7 @@ def observe(case: Case) -> dict[str, Any]:
     from fedexp.build import build
     from fedexp.rundir import RunDir
 
-    with tempfile.TemporaryDirectory(prefix="fedexp-scale-") as name:
-        folder = Path(name)
+    with scratch.folder() as folder:
         case.deal(folder)
         config = composed(case.overrides(folder))
         begun = time.perf_counter()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedexp import scratch
 from fedexp.bench import report, usage
 from fedexp.bench.contest import Contestant, interleave, opened
 from fedexp.bench.workload import WORKLOADS, Workload
@@ -43,8 +43,8 @@ def measure(
     """Times workloads one after the other and prints a table for each."""
     found: dict[str, Any] = {}
     for name in names:
-        with tempfile.TemporaryDirectory(prefix="fedexp-bench-") as folder, console.status(name) as status:
-            contest = _contest(WORKLOADS[name], variants, Path(folder), turns, warmup, _teller(name, status.update))
+        with scratch.folder() as folder, console.status(name) as status:
+            contest = _contest(WORKLOADS[name], variants, folder, turns, warmup, _teller(name, status.update))
         found[name] = {**WORKLOADS[name].facts, **contest}
         calibration = ", ".join(f"{k} {v:.3f} s" for k, v in contest["raw"].items())
         console.print(f"[dim]{name} runs on {found[name]['data']}; raw: {calibration}[/]", highlight=False)

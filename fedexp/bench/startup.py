@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
+from fedexp import scratch
 from fedexp.bench.contest import Contestant
 from fedexp.bench.ratios import Spread
 from fedexp.bench.workload import WORKLOADS
@@ -32,8 +32,8 @@ def measure(names: Sequence[str], *, turns: int, console: Console) -> dict[str, 
     for heading in ("", "seconds to", "median", "quartiles"):
         table.add_column(heading, no_wrap=True)
     for name in names:
-        with tempfile.TemporaryDirectory(prefix="fedexp-bench-") as folder, console.status(name):
-            found[name] = {**WORKLOADS[name].facts, "seconds": _seconds(name, Path(folder), turns)}
+        with scratch.folder() as folder, console.status(name):
+            found[name] = {**WORKLOADS[name].facts, "seconds": _seconds(name, folder, turns)}
         for what, values in found[name]["seconds"].items():
             spread = Spread.of(values)
             table.add_row(name, what, f"{spread.median:.2f}", f"{spread.lower:.2f}–{spread.upper:.2f}")

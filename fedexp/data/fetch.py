@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import hashlib
 import shutil
-import tempfile
 import threading
 import urllib.error
 import urllib.request
@@ -17,6 +16,7 @@ from typing import Any, NoReturn
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
+from fedexp import scratch
 from fedexp.data.catalog import CATALOG
 from fedexp.data.entry import Download, Entry
 from fedexp.data.formats import unpack_tar
@@ -57,8 +57,7 @@ def install(name: str, root: Path, way: Way) -> tuple[Path, ...]:
     root.mkdir(parents=True, exist_ok=True)
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-    with tempfile.TemporaryDirectory(prefix=f".{name}-", dir=root) as staging:
-        new = Path(staging)
+    with scratch.folder(f".fedexp-{name}-", root) as new:
         with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
             way(name, entry, new, progress)
         files = entry.find(new)

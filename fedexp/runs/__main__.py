@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,9 +10,10 @@ from pathlib import Path
 from rich.console import Console
 
 from fedexp.errors import FedexpError
+from fedexp.runs.plain import plain
 
 USAGE = """\
-python -m fedexp.runs status FOLDER   the runs below a folder: done, running, partial, failed, missing, and how to go on
+python -m fedexp.runs status FOLDER   which runs below a folder are done, running, partial, failed, damaged, missing
 python -m fedexp.runs diff A B        where two runs part: settings, partition, first round, client, tensor
 
 status exits with 0 if everything is done, else 1; diff with 0 if all numbers are equal, else 1; trouble is 2."""
@@ -34,11 +36,12 @@ def main(argv: Sequence[str]) -> int:
                 console.print(USAGE)
                 return 0
     except FedexpError as error:
-        Console(stderr=True, highlight=False, markup=False, soft_wrap=True).print(str(error))
+        Console(stderr=True, highlight=False, markup=False, soft_wrap=True).print(plain(error))
         return 2
     Console(stderr=True, highlight=False, markup=False, soft_wrap=True).print(USAGE)
     return 2
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends it, without a traceback
     sys.exit(main(sys.argv[1:]))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,10 +10,27 @@ from typing import Any
 import numpy as np
 import safetensors.numpy
 from rich.console import Console
+from safetensors import SafetensorError
 
 from fedexp.config import relevant
-from fedexp.errors import FedexpError
+from fedexp.errors import DamagedError, FedexpError
+from fedexp.files import (
+    CHECKPOINT,
+    CLIENTS,
+    CONFIG,
+    GROWING,
+    LATEST,
+    METRICS,
+    MODEL,
+    PLAN,
+    RESULT,
+    WEIGHTS,
+    read,
+    read_json,
+)
+from fedexp.pointer import Pointer
 from fedexp.rundir import RunDir
+from fedexp.runs.plain import plain
 
 Rows = dict[int, dict[str, dict[str, str]]]  # round -> client or "" -> column -> value
 ABSENT = "–"
@@ -47,7 +63,7 @@ def show_diff(a: Path, b: Path, console: Console) -> int:
         console.print("The partitions differ: the clients do not have the same samples.")
     if found.round is not None:
         tensor = f", tensor {found.tensors[0]}" if found.tensors else ""
-        console.print(f"first part at round {found.round}{tensor}")
+        console.print(plain(f"first part at round {found.round}{tensor}"))
         _list(console, "  clients", found.clients)
         _list(console, "  tensors of the server's model after it", found.tensors)
         _list(console, "  metrics", found.metrics)
@@ -65,9 +81,9 @@ def compare(a: Path, b: Path) -> Difference:
     """
     configs = [_config(path) for path in (a, b)]
     found = Difference(settings=_unequal(*configs))
-    plans = [json.loads((path / "plan.json").read_text())["partition_digest"] for path in (a, b)]
+    plans = [read_json(path / PLAN).get("partition_digest") for path in (a, b)]
     found.partition = plans[0] != plans[1]
-    clients, weights = ([_rows(path, name) for path in (a, b)] for name in ("clients.csv", "weights.csv"))
+    clients, weights = ([_rows(path, name) for path in (a, b)] for name in (CLIENTS, WEIGHTS))
     metrics = [_metrics(path) for path in (a, b)]
     lengths = [max(rows, default=0) for rows in clients]
     for t in range(1, min(lengths) + 1):
@@ -83,23 +99,33 @@ def compare(a: Path, b: Path) -> Difference:
 
 def _config(path: Path) -> dict[str, Any]:
     config = RunDir(path).config()
-    if config is None or not (path / "plan.json").exists():
+    if config is None or not (path / PLAN).exists():
         raise FedexpError(
             f"{path} is not the directory of a run: it has no config.yaml or plan.json. See: status FOLDER"
         )
-    return _flat(relevant(config))
+    try:
+        return _flat(relevant(config))
+    except (KeyError, TypeError, AttributeError, ValueError) as cause:
+        raise DamagedError(f"{path / CONFIG} is damaged: it is not what a run writes ({cause}).") from cause
 
 
 def _rows(path: Path, name: str) -> Rows:
     rows: Rows = {}
     for row in RunDir(path).rows(name):
-        rows.setdefault(int(row["round"]), {})[row.get("client", "")] = row
+        rows.setdefault(_round(path / name, row), {})[row.get("client", "")] = row
     return rows
 
 
 def _metrics(path: Path) -> dict[int, dict[str, Any]]:
     records = RunDir(path).records()
-    return {r["round"]: _flat({k: v for k, v in r.items() if k != "seconds"}) for r in records}
+    return {_round(path / METRICS, r): _flat({k: v for k, v in r.items() if k != "seconds"}) for r in records}
+
+
+def _round(path: Path, row: Mapping[str, Any]) -> int:
+    try:
+        return int(row["round"])
+    except (KeyError, TypeError, ValueError, OverflowError) as cause:
+        raise DamagedError(f"{path} is damaged: a row of it has no round ({cause}).") from cause
 
 
 def _client_rows(a: Mapping[str, Mapping[str, str]], b: Mapping[str, Mapping[str, str]]) -> list[str]:
@@ -111,33 +137,45 @@ def _client_rows(a: Mapping[str, Mapping[str, str]], b: Mapping[str, Mapping[str
 def _ends(a: Path, b: Path, lengths: Sequence[int]) -> Iterator[str]:
     if lengths[0] != lengths[1]:
         yield f"rounds: {lengths[0]} | {lengths[1]}"
-    digests = [(RunDir(path).result() or {}).get("digests", {}) for path in (a, b)]
-    yield from (f"digest of the {name}: {x} | {y}" for name, x, y in _pairs(*digests))
+    results, damage = zip(*(_result(path) for path in (a, b)), strict=True)
+    yield from filter(None, damage)
+    yield from (f"digest of the {name}: {x} | {y}" for name, x, y in _pairs(*results))
+    for name in (*GROWING, MODEL, RESULT):
+        if len(missing := [path for path in (a, b) if not (path / name).exists()]) == 1:
+            yield f"{name}: missing in {missing[0]}"
     for name, (left, right) in _files(a, b).items():
         unequal = [(n, _gap(x, y)) for n, x, y in _pairs(_load(left), _load(right))]
         yield from (f"{name}: {tensor}: {gap}" for tensor, gap in unequal)
 
 
+def _result(path: Path) -> tuple[dict[str, Any], str]:
+    """The digests of a finished run, and what is wrong with its files."""
+    try:
+        return (RunDir(path).result() or {}).get("digests", {}), ""
+    except DamagedError as error:
+        return {}, str(error)
+
+
 def _files(a: Path, b: Path) -> dict[str, tuple[Path, Path]]:
     """The files with tensors that both have: the final model, and the checkpoints if they are of the same round."""
-    files = {"model.safetensors": (a / "model.safetensors", b / "model.safetensors")}
-    pointers = [path / "checkpoint" / "latest.json" for path in (a, b)]
-    if all(pointer.exists() for pointer in pointers):
-        left, right = (json.loads(pointer.read_text()) for pointer in pointers)
-        if left["round"] == right["round"]:
-            files["checkpoint, server"] = (
-                pointers[0].parent / left["server"][0],
-                pointers[1].parent / right["server"][0],
-            )
-            for client in sorted(left["clients"].keys() & right["clients"].keys(), key=int):
-                pair = [p.parent / meta["clients"][client][0] for p, meta in zip(pointers, (left, right), strict=True)]
-                files[f"checkpoint, client {client}"] = (pair[0], pair[1])
-    return {name: pair for name, pair in files.items() if all(path.exists() for path in pair)}
+    files = {MODEL: (a / MODEL, b / MODEL)}
+    folders = [path / CHECKPOINT for path in (a, b)]
+    if all((folder / LATEST).exists() for folder in folders):
+        left, right = (Pointer.read(folder / LATEST) for folder in folders)
+        if left.round == right.round:
+            files["checkpoint, server"] = (folders[0] / left.server.name, folders[1] / right.server.name)
+            for client in sorted(left.clients.keys() & right.clients.keys()):
+                pair = folders[0] / left.clients[client].name, folders[1] / right.clients[client].name
+                files[f"checkpoint, client {client}"] = pair
+    return {name: pair for name, pair in files.items() if name != MODEL or all(path.exists() for path in pair)}
 
 
 def _load(path: Path) -> dict[str, Any]:
     """The tensors of a file; checkpoints number them to keep their order."""
-    loaded = safetensors.numpy.load_file(path)
+    try:
+        loaded = safetensors.numpy.load(read(path))
+    except (SafetensorError, ValueError, KeyError, TypeError) as cause:
+        raise DamagedError(f"{path} is damaged: it cannot be read as safetensors ({cause}).") from cause
     return {key.partition("|")[2] or key: _Tensor(loaded[key]) for key in sorted(loaded)}
 
 
@@ -187,6 +225,6 @@ def _list(console: Console, heading: str, lines: Sequence[str]) -> None:
         console.print(f"{heading}:")
         indent = " " * (len(heading) - len(heading.lstrip()) + 2)
         for line in lines[:MOST]:
-            console.print(indent + line)
+            console.print(indent + plain(line))
         if len(lines) > MOST:
             console.print(f"{indent}and {len(lines) - MOST} more")

@@ -2,30 +2,35 @@
 
 from __future__ import annotations
 
-import json
 import os
+import re
 import shlex
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from fedexp import sweep
-from fedexp.config import overrides_of, title
+from fedexp.config import conf_dir, overrides_of, title
 from fedexp.display.figures import DASH
-from fedexp.errors import ConfigError, DamagedError, FedexpError
+from fedexp.errors import CheckpointError, ConfigError, DamagedError, FedexpError
+from fedexp.files import CHECKPOINT, CLIENTS, CONFIG, LATEST, LOCK, OF_A_RUN, PREVIOUS, reading
 from fedexp.manifest import Manifest
+from fedexp.pointer import Pointer
 from fedexp.rundir import RunDir
+from fedexp.runs.plain import plain
 
-State = Literal["done", "running", "partial", "failed", "missing"]
+State = Literal["done", "running", "partial", "failed", "damaged", "missing"]
 COLOURS: dict[State, str] = {
-    "done": "green", "running": "cyan", "partial": "yellow", "failed": "red", "missing": "magenta",
+    "done": "green", "running": "cyan", "partial": "yellow", "failed": "red", "damaged": "red", "missing": "magenta",
 }  # fmt: skip
+PLAIN_CHOICE = r"[\w-]+"  # of a group: a file of ours
+TAIL = 1 << 16  # bytes in which the last row of a table surely begins
 
 
 @dataclass(frozen=True)
@@ -46,7 +51,7 @@ class Run:
     rounds: str
     label: str
     note: str = ""
-    command: str = ""  # to go on with; empty where there is nothing to do
+    command: str = ""  # to go on with; empty where there is none
 
 
 def show_status(folder: Path, console: Console) -> int:
@@ -56,11 +61,15 @@ def show_status(folder: Path, console: Console) -> int:
     console.print(f"{len(runs)} runs: " + ", ".join(f"{counts[state]} {state}" for state in COLOURS if counts[state]))
     grid = Table(box=None, padding=(0, 2, 0, 0), show_header=False, pad_edge=False)
     for run in runs:
-        grid.add_row(Text(run.state, COLOURS[run.state]), run.rounds, Text(str(run.path)), Text(run.label))
+        cells = (Text(plain(cell)) for cell in (run.rounds, run.path, run.label))
+        grid.add_row(Text(run.state, COLOURS[run.state]), *cells)
     console.print(grid, soft_wrap=False)
-    for run in (run for run in runs if run.command):
-        console.print(f"\n{run.state}  {run.path.name}" + (f"  {run.note}" if run.note else ""))
-        console.print(f"  {run.command}")
+    for run in (run for run in runs if run.state not in ("done", "running")):
+        console.print(
+            plain(f"{run.state}  {run.path.name}" + (f"  {run.note}" if run.note else "")), new_line_start=True
+        )
+        if run.command:
+            console.print(f"  {plain(run.command)}")
     return int(any(run.state != "done" for run in runs))
 
 
@@ -73,13 +82,27 @@ def survey(folder: Path) -> list[Run]:
     folder = Path(os.path.normpath(folder))
     if not folder.is_dir():
         raise FedexpError(f"{folder} is not a folder. Runs are in <out>/<name>, multirun/main by default.")
-    known = {path: job for file in sorted(folder.rglob("sweep-*.json")) for path, job in _announced(file)}
-    found = {path.parent for path in folder.rglob("config.yaml") if (path.parent / "plan.json").exists()}
+    found, manifests = _walk(folder)
+    known = {path: job for file in sorted(manifests) for path, job in _announced(file)}
     if not known and not found:
         raise FedexpError(
             f"There is no run and no sweep in {folder}. Runs are in <out>/<name>, multirun/main by default."
         )
-    return [_look(path, known.get(path)) for path in [*known, *sorted(found - known.keys())]]
+    alone = sorted(found - known.keys())
+    return [*(_look(path, job, path in found) for path, job in known.items()), *(_look(path) for path in alone)]
+
+
+def _walk(folder: Path) -> tuple[set[Path], list[Path]]:
+    """The run directories and the manifests below a folder. A run that has begun has two of its files at least."""
+    runs: set[Path] = set()
+    manifests: list[Path] = []
+    for here, folders, files in os.walk(folder):
+        if sum(name != LOCK and OF_A_RUN.fullmatch(name) is not None for name in (*files, *folders)) > 1:
+            runs.add(Path(here))
+            folders.clear()  # its checkpoint may have thousands of files
+        else:
+            manifests += [Path(here, name) for name in files if re.fullmatch(r"sweep-.*\.json", name)]
+    return runs, manifests
 
 
 def _announced(file: Path) -> Iterator[tuple[Path, Job]]:
@@ -91,44 +114,124 @@ def _announced(file: Path) -> Iterator[tuple[Path, Job]]:
         yield Path(os.path.normpath(manifest.folder / job.path)), Job(job.overrides, label, errors.get(number))
 
 
-def _look(path: Path, job: Job | None) -> Run:
+# ---------------------------------------------------------------- one run
+def _look(path: Path, job: Job | None = None, begun: bool = True) -> Run:  # noqa: FBT001, FBT002
+    label, error = (job.label, job.error) if job else ("", None)
+    if not begun:
+        note, command = _remedy(job, None)
+        return Run(path, "failed" if error else "missing", DASH, label, _joined(error, note), command)
     try:
-        return _seen(path, job)
-    except DamagedError as error:
-        command = _command([*job.overrides, "force=true"]) if job else ""
-        return Run(path, "failed", "?", job.label if job else "", str(error), command)
+        return _seen(RunDir(path), job)
+    except CheckpointError as damage:
+        try:
+            note, command = _remedy(job, RunDir(path).config(), "force=true")
+        except DamagedError:
+            note, command = "", ""
+        return Run(path, "damaged", "?", label, _joined(damage, note), command)
 
 
-def _seen(path: Path, job: Job | None) -> Run:
-    rundir = RunDir(path)
+def _seen(rundir: RunDir, job: Job | None) -> Run:
+    holder = rundir.holder()
+    result = None if holder else rundir.result()
+    if result and result["status"] == "finished":
+        rounds = result.get("rounds")
+        return Run(rundir.path, "done", f"{rounds}/{rounds}", (job and job.label) or str(result.get("title")))
+    config, described, total = _described(rundir)
+    label = (job and job.label) or described
+    if holder:
+        return Run(rundir.path, "running", f"{_last_round(rundir)}/{total}", label, holder)
+    error = rundir.error()
+    kept, damage = _kept(rundir)
+    note, command = _remedy(job, config)
+    return Run(
+        rundir.path, "failed" if error else "partial", f"{kept}/{total}", label, _joined(error, damage, note), command
+    )
+
+
+def _described(rundir: RunDir) -> tuple[dict[str, Any], str, int]:
+    """The settings of a run, its title and its rounds."""
     config = rundir.config()
     if config is None:
-        error = job.error if job else None
-        command = _command(job.overrides) if job else ""
-        return Run(path, "failed" if error else "missing", DASH, job.label if job else "", error or "", command)
-    label = job.label if job and job.label else title(config)
-    total = config["rounds"]
-    if rundir.result() is not None:
-        return Run(path, "done", f"{total}/{total}", label)
-    if holder := rundir.holder():
-        rounds = deque((row["round"] for row in rundir.rows("clients.csv")), maxlen=1)
-        return Run(path, "running", f"{rounds[0] if rounds else 0}/{total}", label, holder)
-    error = rundir.error()
+        raise DamagedError(f"{rundir.path / CONFIG} is missing.")
     try:
-        command = _command(job.overrides if job else overrides_of(config))
+        return config, title(config), int(config["rounds"])
+    except (KeyError, TypeError, ValueError, OverflowError) as cause:
+        raise DamagedError(f"{rundir.path / CONFIG} is damaged: it has no usable {cause}.") from cause
+
+
+def _last_round(rundir: RunDir) -> str:
+    """The last round of which the running process has written something."""
+    try:
+        with reading(rundir.path / CLIENTS) as file:
+            file.seek(max(os.fstat(file.fileno()).st_size - TAIL, 0))
+            *_, last = file.read().splitlines()
+    except (DamagedError, ValueError):  # not begun
+        return "0"
+    found = last.partition(b",")[0].decode(errors="replace")
+    return found if found.isdecimal() else "0"
+
+
+def _kept(rundir: RunDir) -> tuple[int, str]:
+    """The rounds that need not be run again, and what is wrong with the last checkpoint if it is the one before.
+
+    Raises:
+        CheckpointError: If there are checkpoints, and none of them is of use.
+    """
+    folder = rundir.path / CHECKPOINT
+    pointers = [folder / name for name in (LATEST, PREVIOUS) if os.path.lexists(folder / name)]
+    damage: list[str] = []
+    for path in pointers:
+        try:
+            pointer = Pointer.read(path)
+            rundir.check(pointer.written)
+            _demand_tensors(folder, pointer)
+        except DamagedError as error:
+            damage.append(str(error))
+        else:
+            return pointer.round, " ".join(damage)
+    if pointers:
+        raise DamagedError(" ".join(dict.fromkeys(damage)))
+    return 0, ""
+
+
+def _demand_tensors(folder: Path, pointer: Pointer) -> None:
+    for name in sorted(pointer.names):
+        if (folder / name).is_symlink() or not (folder / name).is_file():
+            raise DamagedError(f"{folder / name} is missing or not a file.")
+
+
+# ---------------------------------------------------------------- how to go on
+def _remedy(job: Job | None, config: dict[str, Any] | None, *more: str) -> tuple[str, str]:
+    """What else there is to say, and the command that goes on with a run; empty where there is none."""
+    try:
+        overrides = job.overrides if job else _overrides(config) if config else []
     except ConfigError as cause:
-        command = f"its settings are no longer those of this version: {cause}"
-    return Run(path, "failed" if error else "partial", f"{_kept(path)}/{total}", label, error or "", command)
+        return f"Its settings are no longer those of this version: {cause}", ""
+    if not overrides and not job:
+        return "", ""
+    if doubtful := next((o for o in overrides if not _harmless(o)), None):
+        return f"No command is shown, since {doubtful!r} might run code: give the one that started the run again.", ""
+    return "", shlex.join(["python", "-m", "fedexp", *overrides, *more])
 
 
-def _kept(path: Path) -> str:
-    """The rounds that need not be run again; a question mark if the checkpoint is damaged."""
-    pointer = path / "checkpoint" / "latest.json"
+def _overrides(config: dict[str, Any]) -> list[str]:
+    """The overrides that a run's settings amount to."""
     try:
-        return str(json.loads(pointer.read_text())["round"]) if pointer.exists() else "0"
-    except (ValueError, KeyError):
-        return "?"
+        for group, choice in config["choices"].items():
+            if not ((conf_dir() / group).is_dir() and re.fullmatch(PLAIN_CHOICE, choice)):
+                raise ConfigError(f"{group}={choice}: there is no such choice.")
+        return overrides_of(config)
+    except (KeyError, TypeError, AttributeError, ValueError) as cause:
+        raise ConfigError(f"{CONFIG} is not what a run writes ({cause}).") from cause
 
 
-def _command(overrides: list[str]) -> str:
-    return shlex.join(["python", "-m", "fedexp", *overrides])
+def _harmless(override: str) -> bool:
+    """Whether an override from a file can be shown to be pasted: it sets a value, and does not name code or configs."""
+    key, _, value = override.lstrip("+~").partition("=")
+    if not re.fullmatch(r"(?!hydra\b)\w[\w./-]*", key) or "_target_" in override or plain(override) != override:
+        return False
+    return not (conf_dir() / key).is_dir() or re.fullmatch(PLAIN_CHOICE, value) is not None
+
+
+def _joined(*notes: object) -> str:
+    return " ".join(str(note) for note in notes if note)

@@ -14,7 +14,8 @@ from typing import Any, Literal
 from rich.console import Console
 from rich.text import Text
 
-from fedexp.rundir import ERROR, write_atomically, writing
+from fedexp.errors import DamagedError
+from fedexp.files import ERROR, read_json, write_atomically, writing
 
 ENV = "FEDEXP_SWEEP"
 
@@ -109,9 +110,10 @@ def collect(folder: Path) -> list[Job]:
 def read_job(file: Path) -> Job | None:
     """A job; None if its file is damaged, which makes it one without a record."""
     try:
-        return Job(**json.loads(file.read_text(encoding="utf-8")))
-    except (ValueError, TypeError):
+        job = Job(**read_json(file))
+    except (DamagedError, TypeError):
         return None
+    return job if isinstance(job.number, int) else None
 
 
 def _outcome(job: Job, jobs: Mapping[int, Job]) -> Job | None:

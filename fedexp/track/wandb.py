@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 
 from fedexp.errors import ConfigError
+from fedexp.files import refuse_link
 from fedexp.ranges import Project, Tag
 from fedexp.track.base import Record, RunCard
 from fedexp.track.heatmap import heatmap, ownership
@@ -202,7 +203,8 @@ def _histogram(values: list[float]) -> Any:
 
 def _summary(result: Mapping[str, Any]) -> dict[str, Any]:
     # Under a name of their own: a round's ``std`` is over clients, the result's over the last rounds.
-    return {"status": result.get("status")} | dict(scalars(result, "result/"))
+    told = {key: value for key, value in result.items() if key != "checksums"}
+    return {"status": result.get("status")} | dict(scalars(told, "result/"))
 
 
 def _package() -> ModuleType:
@@ -216,7 +218,10 @@ def _package() -> ModuleType:
 
 def _forget(card: RunCard) -> None:
     """Deletes the offline fragments of this run; all they held is in the run directory's records."""
-    for fragment in card.path.glob(f"wandb/offline-run-*-{card.run}"):
+    folder = card.path / "wandb"
+    refuse_link(folder)
+    for fragment in folder.glob(f"offline-run-*-{card.run}"):
+        refuse_link(fragment)
         shutil.rmtree(fragment)
 
 

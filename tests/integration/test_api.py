@@ -64,7 +64,7 @@ def test_result_json(finished):
     summary = result.summary
     assert set(summary) == {
         "status", "run", "title", "path", "rounds", "aggregation", "personalization", "bytes", "seconds", "digests",
-        "versions",
+        "versions", "checksums",
     }  # fmt: skip
     assert summary["status"] == "finished"
     assert summary["title"] == "map · digits · incomplete · mlpnet · seed 0"

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from hydra.errors import HydraException
 
-from fedexp import cli
+from fedexp import __main__, cli
 from fedexp.config import composed_hydra, explain
 from fedexp.errors import ConfigError, DataError
 from tests.conftest import SMALL
@@ -85,7 +85,7 @@ def test_importing_the_package_and_its_interface_is_cheap():
 def test_the_console_script_exists():
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
     module, _, name = scripts["fedexp"].partition(":")
-    assert getattr(importlib.import_module(module), name) is cli.main
+    assert getattr(importlib.import_module(module), name) is __main__.main
 
 
 def test_python_dash_m(tmp_path):

@@ -31,12 +31,12 @@ SHORT = (*RUN, "rounds=4", "loop=fabric")
 
 
 def numbers(path: Path) -> dict[str, object]:
-    """All that two runs of the same command must have in common: everything but seconds."""
+    """All that two runs of the same command must have in common: everything but seconds, and checksums of them."""
     records = [{k: v for k, v in r.items() if k != "seconds"} for r in RunDir(path).records()]
     result = RunDir(path).result()
     return {
         "records": records,
-        "result": {k: v for k, v in result.items() if k not in ("seconds", "path")},
+        "result": {k: v for k, v in result.items() if k not in ("seconds", "path", "checksums")},
         **{f: (path / f).read_bytes() for f in ("clients.csv", "ledger.csv")},
         "model": digest({"": load_file(path / "model.safetensors")}),
     }

@@ -17,12 +17,13 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 
 from fedexp import checkpoint as module
-from fedexp import rundir, shelf
+from fedexp import files, pointer, shelf
 from fedexp.checkpoint import Checkpoint, Saved, save_model
 from fedexp.component import Component
 from fedexp.display import SilentDisplay
 from fedexp.engine import Every
 from fedexp.errors import CheckpointError, DiskError
+from fedexp.rundir import RunDir
 from fedexp.sampler import largest_first
 from fedexp.shelf import Shelf
 from fedexp.state import Out, ServerState, Slot, digest, number, zeros_shared
@@ -155,14 +156,14 @@ def test_the_last_two_checkpoints_are_kept_and_nothing_else(folder, hold):
         saved.state = server(round_)
         saved.store.put(12, {"a.ck": {"w": torch.full((2, 3), float(round_))}})
         checkpoint.save(saved)
-        (folder / f".half-written-{round_}.tmp").touch()
+        (folder / f".latest.json.{round_}.tmp").touch()
     assert names(folder) == [
-        ".half-written-4.tmp", "client-000003-000001.safetensors", "client-000012-000003.safetensors",
+        ".latest.json.4.tmp", "client-000003-000001.safetensors", "client-000012-000003.safetensors",
         "client-000012-000004.safetensors", "latest.json", "previous.json", "server-000003.safetensors",
         "server-000004.safetensors",
     ]  # fmt: skip
     Checkpoint(folder, "plan", hold=hold).load()
-    assert ".half-written-4.tmp" not in names(folder)
+    assert ".latest.json.4.tmp" not in names(folder)
     assert len(names(folder)) == 7
 
 
@@ -328,6 +329,75 @@ def test_an_unreadable_pointer_is_named(folder, text):
     assert str(folder / "latest.json") in refused(folder)
 
 
+@pytest.mark.parametrize("name", ["../server-000007.safetensors", "/etc/passwd", "", ".", "server-7.safetensors", 7])
+def test_a_pointer_names_files_of_its_own_folder_only(folder, name):
+    """Even where its checksum fits."""
+    saved_to(folder)
+    (server,) = folder.glob("server-*")
+    shutil.copy(server, folder.parent / server.name)
+    latest = folder / "latest.json"
+    meta = json.loads(latest.read_text())
+    del meta["sha256"]
+    meta["server"][0] = name
+    latest.write_text(json.dumps({**meta, "sha256": pointer.checksum(meta)}))
+    assert "is not the name of a checkpoint's file" in refused(folder)
+
+
+def test_a_pointer_speaks_of_growing_files_only(folder):
+    saved_to(folder)
+    latest = folder / "latest.json"
+    meta = json.loads(latest.read_text())
+    del meta["sha256"]
+    meta["written"]["../../thesis.txt"] = [0, 0]
+    latest.write_text(json.dumps({**meta, "sha256": pointer.checksum(meta)}))
+    assert "thesis.txt' is not a growing file" in refused(folder)
+
+
+FOREIGN = ("notes.txt", "client-3.safetensors", "server-best.safetensors", "latest.json.bak", ".my.tmp")
+
+
+def test_what_others_put_into_the_folder_stays(folder):
+    saved_twice(folder)
+    for name in FOREIGN:
+        (folder / name).write_text("mine")
+    checkpoint = Checkpoint(folder, "plan")
+    loaded = checkpoint.load()
+    loaded.state = server(9)
+    checkpoint.save(loaded)
+    checkpoint.clear()
+    assert names(folder) == sorted(FOREIGN)
+
+
+@pytest.mark.parametrize("act", ["load", "save", "clear"])
+def test_a_folder_that_is_a_link_is_not_followed(folder, act):
+    target = folder.parent / "mine"
+    saved_to(target)
+    before = names(target)
+    folder.symlink_to(target)
+    checkpoint = Checkpoint(folder, "plan")
+    with pytest.raises(DiskError, match=r"checkpoint is a symbolic link.* Move it elsewhere"):
+        checkpoint.save(example(checkpoint)) if act == "save" else getattr(checkpoint, act)()
+    assert names(target) == before
+
+
+@pytest.mark.parametrize("kind", ["folder", "link"])
+def test_a_file_that_is_something_else_is_refused(folder, kind):
+    saved_to(folder)
+    path = next(folder.glob("client-*"))
+    kept = path.rename(folder.parent / "kept")
+    path.mkdir() if kind == "folder" else path.symlink_to(kept)
+    with pytest.raises(DiskError, match=rf"{path.name} is a .*{kind}.*Move it elsewhere"):
+        Checkpoint(folder, "plan").load()
+    assert kept.exists()
+
+
+def test_tensors_without_a_pointer_are_not_passed_over_in_silence(folder, caplog):
+    saved_to(folder)
+    (folder / "latest.json").unlink()
+    assert Checkpoint(folder, "plan").load() is None
+    assert "has no pointer to a checkpoint" in caplog.text
+
+
 def test_another_plan_is_refused_with_both(folder):
     saved_to(folder, plan="first")
     message = refused(folder, plan="second")
@@ -357,11 +427,11 @@ def test_slots_that_are_damaged_while_the_run_goes_on_are_named(folder):
 def repointed(folder, path: Path, data: bytes) -> None:
     """Puts other bytes in place of a file, and a pointer whose checksums fit."""
     path.write_bytes(data)
-    pointer = folder / "latest.json"
-    meta = json.loads(pointer.read_text())
+    latest = folder / "latest.json"
+    meta = json.loads(latest.read_text())
     del meta["sha256"]
-    meta["server"][1] = module.hashlib.sha256(data).hexdigest()
-    pointer.write_text(json.dumps({**meta, "sha256": module._checksum(meta)}))
+    meta["server"][1] = pointer.hashlib.sha256(data).hexdigest()
+    latest.write_text(json.dumps({**meta, "sha256": pointer.checksum(meta)}))
 
 
 class Bomb:
@@ -396,15 +466,15 @@ class Crash(BaseException):
 def fails_at(monkeypatch, call: int, error: BaseException) -> None:
     """Lets the given write fail, after half of its bytes."""
     calls = iter(range(10**6))
-    original = rundir.write_atomically
+    original = files.write_atomically
 
     def watched(path, data, **options):
         if next(calls) == call:
-            path.with_name(f".{path.name}.tmp").write_bytes(data[: len(data) // 2])
+            path.with_name(f".{path.name}.1.tmp").write_bytes(data[: len(data) // 2])
             raise error
         return original(path, data, **options)
 
-    for place in (rundir, module, shelf):
+    for place in (module, shelf):
         monkeypatch.setattr(place, "write_atomically", watched)
 
 
@@ -582,7 +652,7 @@ def test_a_server_slot_that_is_empty_survives(tmp_path):
 # ---------------------------------------------------------------- the final model
 def test_the_final_model_is_plain_safetensors(tmp_path):
     model = {"w": torch.arange(6.0).view(2, 3).T, "n": torch.tensor(3)}
-    save_model(tmp_path / "model.safetensors", model, {"run": "abc", "rounds": 5})
+    save_model(RunDir(tmp_path), model, {"run": "abc", "rounds": 5})
     loaded = load_file(tmp_path / "model.safetensors")
     assert digest({"": loaded}) == digest({"": model})
 
@@ -591,8 +661,8 @@ def test_the_same_model_is_the_same_file(tmp_path):
     model = {"b": torch.arange(6.0).view(2, 3).T, "a": torch.tensor(3)}
     about = {"run": "abc", "title": "ä · 5", "rounds": 5, "name": "x", "other": "y"}
     for copy in range(8):  # safetensors' own order of five words is another one almost every time
-        save_model(tmp_path / f"{copy}.safetensors", model, about)
-    assert len({path.read_bytes() for path in tmp_path.iterdir()}) == 1
-    with safe_open(tmp_path / "0.safetensors", "pt") as file:
+        save_model(RunDir(tmp_path / str(copy)), model, about)
+    assert len({path.read_bytes() for path in tmp_path.glob("*/model.safetensors")}) == 1
+    with safe_open(tmp_path / "0" / "model.safetensors", "pt") as file:
         assert file.metadata() == {k: str(v) for k, v in about.items()}
         assert torch.equal(file.get_tensor("b"), model["b"])

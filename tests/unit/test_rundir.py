@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from fedexp.errors import DamagedError, DiskError, FedexpError
-from fedexp.rundir import RunDir, write_atomically, write_json
+from fedexp.files import write_atomically, write_json
+from fedexp.rundir import CHECKED, RunDir
 
 COLUMNS = ("round", "client", "note")
 
@@ -131,13 +132,170 @@ def test_what_was_appended_is_on_the_disk_after_a_sync(tmp_path, monkeypatch):
     assert synced == [rundir.path / name for name in GROWING]
 
 
+DEEP = 100_000
+
+
+@pytest.mark.parametrize("text", ["", "a: [", "[]", "3", "a: &x [1]\nb: *x", "[" * DEEP, "- " * DEEP, "{a: " * DEEP])
+def test_settings_that_no_run_has_written_are_named(rundir, text):
+    (rundir.path / "config.yaml").write_text(text)
+    with pytest.raises(DamagedError, match=r"config.yaml is damaged"):
+        rundir.config()
+
+
+NOT_FILES = {
+    "folder": Path.mkdir,
+    "link": lambda path: path.symlink_to(path.parent.parent / "elsewhere"),
+    "pipe": os.mkfifo,
+}
+
+
+@pytest.mark.parametrize("kind", NOT_FILES)
+@pytest.mark.parametrize("name", ["config.yaml", "result.json", "metrics.jsonl", "clients.csv", "error.txt", ".lock"])
+def test_what_is_not_a_file_is_named(rundir, name, kind):
+    NOT_FILES[kind](rundir.path / name)
+    look = {
+        "config.yaml": rundir.config, "result.json": rundir.result, "metrics.jsonl": rundir.records,
+        "clients.csv": lambda: list(rundir.rows("clients.csv")), "error.txt": rundir.error, ".lock": rundir.holder,
+    }[name]  # fmt: skip
+    with pytest.raises(DamagedError, match=rf"{name} is (a|not a) .*, where a file belongs"):
+        look()
+
+
+@pytest.mark.parametrize("data", [b"[]", b"{", b"\xff", b"[" * DEEP, b"1" * 5000, b'"' + b"\\ud800" + b'"'])
+def test_records_that_cannot_be_read_are_named(rundir, data):
+    (rundir.path / "metrics.jsonl").write_bytes(data + b"\n")
+    with pytest.raises(DamagedError, match=r"metrics.jsonl is damaged"):
+        rundir.records()
+
+
+@pytest.mark.parametrize("data", [b"round\n\xff\n", b"round\n" + b"1" * 200_000, b"a,b\n1\n", b"a\n1,2\n"])
+def test_rows_that_cannot_be_read_are_named(rundir, data):
+    (rundir.path / "clients.csv").write_bytes(data)
+    with pytest.raises(DamagedError, match=r"clients.csv is damaged"):
+        list(rundir.rows("clients.csv"))
+
+
+# ---------------------------------------------------------------- results
+def concluded(path) -> RunDir:
+    rundir = filled(path, 3)
+    for name in ("ledger.csv", "weights.csv"):
+        rundir.append_rows(name, ["round"], [{"round": 1}])
+    rundir.write_text("config.yaml", "a: 1\n")
+    rundir.write("plan.json", {})
+    rundir.write_bytes("model.safetensors", b"weights")
+    rundir.conclude({"status": "finished", "accuracy": 0.25, "title": "ä"})
+    return rundir
+
+
+CHANGES = {
+    "missing": Path.unlink,
+    "empty": lambda path: path.write_bytes(b""),
+    "longer": lambda path: path.write_bytes(path.read_bytes() + b"1"),
+    "flipped": lambda path: path.write_bytes(path.read_bytes()[:-2] + b"?" + path.read_bytes()[-1:]),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("name", CHECKED)
+def test_a_result_vouches_for_the_files_of_its_run(tmp_path, name, change):
+    rundir = concluded(tmp_path / "run")
+    assert RunDir(rundir.path).result()["accuracy"] == 0.25
+    CHANGES[change](rundir.path / name)
+    with pytest.raises(DamagedError, match=rf"{name} is .*force=true"):
+        RunDir(rundir.path).result()
+
+
 @pytest.mark.parametrize(
-    ("name", "text"), [("result.json", '{"status": '), ("config.yaml", ""), ("config.yaml", "a: [")]
+    "text", ["", "{}", "[]", "null", "3", '{"status": "finished"}', '{"checksums": []}', "[" * DEEP]
 )
-def test_a_file_that_cannot_be_read_is_named(rundir, name, text):
-    (rundir.path / name).write_text(text)
-    with pytest.raises(DamagedError, match=rf"{name} .*cannot be read(.|\n)*force=true"):
-        rundir.result() if name == "result.json" else rundir.config()
+def test_a_result_that_no_run_has_written_is_named(tmp_path, text):
+    rundir = concluded(tmp_path / "run")
+    (rundir.path / "result.json").write_text(text)
+    with pytest.raises(DamagedError, match=r"result.json is .*force=true"):
+        rundir.result()
+
+
+def test_no_wrong_digit_of_a_result_is_believed(tmp_path):
+    rundir = concluded(tmp_path / "run")
+    path = rundir.path / "result.json"
+    right = path.read_text()
+    path.write_text(right.replace("0.25", "0.35"))
+    with pytest.raises(DamagedError, match=r"result.json is damaged"):
+        rundir.result()
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("name", CHECKED)
+def test_there_is_no_result_if_a_file_was_changed_while_the_run_wrote_it(tmp_path, name, change):
+    rundir = concluded(tmp_path / "run")
+    (rundir.path / "result.json").unlink()
+    CHANGES[change](rundir.path / name)
+    with pytest.raises(DamagedError, match=rf"{name} was removed or changed by someone else"):
+        rundir.conclude({"status": "finished"})
+    assert not (rundir.path / "result.json").exists()
+
+
+@pytest.mark.parametrize("change", ["missing", "empty", "longer"])
+@pytest.mark.parametrize("name", GROWING)
+def test_a_growing_file_that_was_touched_is_noticed_by_the_next_round(tmp_path, name, change):
+    rundir = filled(tmp_path / "run", 2)
+    CHANGES[change](rundir.path / name)
+    with pytest.raises(DamagedError, match=rf"{name} was removed or changed by someone else"):
+        fill(rundir, 1)
+    if change != "longer":  # by half a line, as after a signal
+        with pytest.raises(DamagedError, match=name):
+            rundir.sync()
+
+
+# ---------------------------------------------------------------- nobody else's files
+def test_what_is_there_instead_of_a_file_is_neither_followed_nor_removed(tmp_path):
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "thesis.txt").write_text("years of work")
+    for number, name in enumerate((".lock", "result.json", "clients.csv", "model.safetensors", ".plan.json.7.tmp")):
+        for kind, make in (("link", lambda p: p.symlink_to(mine / "thesis.txt")), ("folder", Path.mkdir)):
+            path = tmp_path / f"{kind}{number}" / name
+            path.parent.mkdir()
+            make(path)
+            with pytest.raises(DiskError, match=rf"{name} is a .*Move it elsewhere"), RunDir(path.parent):
+                pytest.fail("entered")
+            assert [p.name for p in path.parent.iterdir()] == [name]
+    assert (mine / "thesis.txt").read_text() == "years of work"
+
+
+@pytest.mark.parametrize("make", [lambda p: p.symlink_to(p.parent.parent), Path.touch], ids=["link", "file"])
+def test_a_checkpoint_that_is_not_a_folder_is_refused(rundir, make):
+    make(rundir.path / "checkpoint")
+    with pytest.raises(DiskError, match=r"checkpoint is a .*Move it elsewhere"), rundir:
+        pytest.fail("entered")
+
+
+def test_a_link_that_appears_while_the_run_goes_on_is_not_followed(tmp_path, rundir):
+    target = tmp_path / "thesis.txt"
+    target.write_text("years of work")
+    (rundir.path / "result.json").symlink_to(target)
+    (rundir.path / f".plan.json.{os.getpid()}.tmp").symlink_to(target)
+    (rundir.path / "clients.csv").symlink_to(target)
+    with pytest.raises(DiskError, match=r"result.json is a symbolic link"):
+        rundir.write("result.json", {})
+    with pytest.raises(DiskError, match=r"plan.json could not be written"):
+        rundir.write("plan.json", {})
+    with pytest.raises(DiskError, match=r"clients.csv is a symbolic link"):
+        fill(rundir, 1)
+    assert target.read_text() == "years of work"
+
+
+FOREIGN = ("notes.txt", "my.csv", "my.json", "my.yaml", "best.safetensors", ".my.tmp", "clients.csv.bak", "Result.json")
+
+
+def test_force_and_resume_remove_names_of_ours_only(tmp_path):
+    rundir = concluded(tmp_path / "run")
+    for name in FOREIGN:
+        (rundir.path / name).write_text("mine")
+    with rundir:
+        rundir.cut({})
+        rundir.clear()
+    assert {p.name for p in rundir.path.iterdir()} == {*FOREIGN, ".lock"}
 
 
 def test_what_a_killed_process_left_half_written_is_cleared_away(tmp_path):
@@ -148,7 +306,7 @@ def test_what_a_killed_process_left_half_written_is_cleared_away(tmp_path):
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path):
     (tmp_path / "file").write_text("")
-    refused = pytest.raises(DiskError, match=r"file/run could not be written \(Not a directory\)")
+    refused = pytest.raises(DiskError, match=r"file/run/.lock could not be written \(Not a directory\)")
     with refused, RunDir(tmp_path / "file" / "run"):
         pytest.fail("entered a folder below a file")
 
@@ -160,16 +318,6 @@ def test_the_error_is_told_even_if_it_cannot_be_kept(rundir, monkeypatch):
     monkeypatch.setattr("fedexp.rundir.write_atomically", disk_is_full)
     with pytest.raises(LookupError, match="planned"), rundir.failures():
         raise LookupError("planned")
-
-
-def test_clear_removes_the_record_and_nothing_else(rundir):
-    fill(rundir, 2)
-    rundir.write("result.json", {"status": "finished"})
-    rundir.write_text("config.yaml", "a: 1\n")
-    (rundir.path / "model.safetensors").write_bytes(b"x")
-    (rundir.path / "notes.txt").write_text("mine")
-    rundir.clear()
-    assert [p.name for p in rundir.path.iterdir()] == ["notes.txt"]
 
 
 # ---------------------------------------------------------------- the lock

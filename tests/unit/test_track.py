@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedexp.errors import ConfigError
+from fedexp.errors import ConfigError, DiskError
 from fedexp.track import NoTracker, RunCard, Tracker
 from fedexp.track.heatmap import DARK, MISSING, heatmap, ownership
 from fedexp.track.wandb import WandbTracker, lists, scalars
@@ -237,6 +238,19 @@ def test_a_round_is_never_logged_twice(tmp_path: Path) -> None:
     tracker.log(record(3))
     tracker.finish(RESULT)
     assert Offline(tmp_path).rounds == [1, 2, 3]
+
+
+@pytest.mark.parametrize("name", ["wandb", "wandb/offline-run-20200101_000000-run"])
+def test_a_link_in_place_of_an_earlier_fragment_is_not_followed(tmp_path: Path, name: str) -> None:
+    mine = tmp_path / "mine" / "offline-run-20200101_000000-run"
+    mine.mkdir(parents=True)
+    (mine / "thesis.txt").write_text("years of work")
+    link = tmp_path / "out" / name
+    link.parent.mkdir(parents=True)
+    link.symlink_to(mine.parent if name == "wandb" else mine)
+    with pytest.raises(DiskError, match="is a symbolic link"):
+        WandbTracker(mode="offline").start(replace(card(tmp_path / "out"), run="run"), [])
+    assert (mine / "thesis.txt").exists()
 
 
 def test_auto_without_a_key_is_offline_and_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
