@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from fedexp import scratch
 from fedexp.algorithm import Algorithm
 from fedexp.build import Experiment, build
 from fedexp.client import Job, Local, Result
@@ -78,8 +78,8 @@ def cost(config: Config) -> Cost:
     if not config["force"]:
         RunDir(run_path(config)).result()
     experiment = build(config)
-    with tempfile.TemporaryDirectory(prefix="fedexp-") as folder:
-        engine = _engine(experiment, Path(folder))
+    with scratch.folder() as folder:
+        engine = _engine(experiment, folder)
         steps = Steps(experiment.data, experiment.algorithm, Local(**config["local"]))
         content, found = experiment.plan.content, rounds_done(config)
         done = config["rounds"] if found is None else found

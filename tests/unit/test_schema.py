@@ -39,7 +39,6 @@ Mode = Literal["a", "b"]
         (tuple[int, ...] | None, [None, [3]], ["x", [1.5]]),
         (Any, [None, 1, {"a": 1}], []),
     ],
-    ids=str,
 )
 def test_fits(hint, good, bad):
     assert [v for v in good if not fits(v, hint)] == []
