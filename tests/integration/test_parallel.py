@@ -20,13 +20,13 @@ from tests.integration.processes import ROOT, ran, started
 
 def statuses(folder) -> list[tuple[str, str]]:
     (path,) = folder.glob("sweep-*[0-9a-f].csv")
-    return [(row["algo.rs.alpha"], row["status"]) for row in csv.DictReader(path.open())]
+    return [(row["partition.min_classes"], row["status"]) for row in csv.DictReader(path.open())]
 
 
 def test_joblib_divides_the_machine_and_a_failed_job_stops_no_other(tmp_path):
     pytest.importorskip("hydra_plugins.hydra_joblib_launcher")
     command = [
-        *("-m", "hydra/launcher=joblib", *SMALL, "algo=fedrs", "algo.rs.alpha=2,0.5,0.6,0.7,0.8", "rounds=1"),
+        *("-m", "hydra/launcher=joblib", *SMALL, "partition.min_classes=99,1,2,3,4", "rounds=1"),
         *("executor._target_=tests.integration.looking.LookingExecutor", f"out={tmp_path}", "name=mine"),
     ]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "FEDEXP_CORES": "2", "CUDA_VISIBLE_DEVICES": "4,7"}
@@ -34,7 +34,7 @@ def test_joblib_divides_the_machine_and_a_failed_job_stops_no_other(tmp_path):
         [sys.executable, "-m", "fedexp", *command], env=environment, capture_output=True, text=True, timeout=280
     )
     assert done.returncode == 1, done.stderr
-    assert statuses(tmp_path / "mine") == [("2", "failed"), *((a, "finished") for a in ("0.5", "0.6", "0.7", "0.8"))]
+    assert statuses(tmp_path / "mine") == [("99", "failed"), *((n, "finished") for n in "1234")]
     seen = [path.read_text() for path in (tmp_path / "mine").glob(".sweep-*/seen-*")]
     assert len(seen) == 4
     assert set(seen) == {"1 core, 1 thread, gpu 4", "1 core, 1 thread, gpu 7"}
@@ -65,15 +65,15 @@ def test_a_signal_stops_all_jobs_and_the_same_command_continues(tmp_path, number
 def test_submitit_puts_a_pre_empted_job_back_and_it_continues(tmp_path):
     """With submitit's executor for one machine, which treats signals as its executor for SLURM does."""
     pytest.importorskip("hydra_plugins.hydra_submitit_launcher")
-    sweep = [*SMALL, "algo=fedrs", "loop=trainer", "rounds=40", "every.checkpoint=1000", f"out={tmp_path}", "name=mine"]
-    path = run_path(composed([*sweep, "algo.rs.alpha=0.5"]))
-    command = ["-m", "hydra/launcher=submitit_local", "algo.rs.alpha=2,0.5", *sweep]
+    sweep = [*SMALL, "loop=trainer", "rounds=40", "every.checkpoint=1000", f"out={tmp_path}", "name=mine"]
+    path = run_path(composed([*sweep, "partition.min_classes=2"]))
+    command = ["-m", "hydra/launcher=submitit_local", "partition.min_classes=99,2", *sweep]
     with started(command, tmp_path / "output") as running:
         running.until(lambda: len(RunDir(path).records()) >= 2)
         os.kill(int((path / ".lock").read_text().removeprefix("process ")), signal.SIGUSR2)
         done = running.wait()
     assert done.code == 1, done.err
-    assert statuses(tmp_path / "mine") == [("2", "failed"), ("0.5", "finished")]
+    assert statuses(tmp_path / "mine") == [("99", "failed"), ("2", "finished")]
     logs = "".join(p.read_text() for p in (tmp_path / "mine").glob(".submitit/*/*.out"))
     assert "continues after round" in logs
     assert [r["round"] for r in RunDir(path).records()] == list(range(1, 41))
