@@ -182,7 +182,7 @@ def test_a_wrong_setting_is_a_config_error_and_leaves_nothing(small, tmp_path):
 
 
 def test_a_wrong_configuration_is_refused_as_a_wrong_override_is(small, tmp_path):
-    with pytest.raises(ConfigError, match="cohort, .* are missing"):
+    with pytest.raises(ConfigError, match=r"cohort, .* are missing"):
         fedexp.run({"rounds": 3})
     config = fedexp.config.composed(small())
     for group, key, value, why in (
