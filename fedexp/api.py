@@ -15,7 +15,7 @@ from rich.console import Console
 
 from fedexp import __version__
 from fedexp.arguments import sources
-from fedexp.config import FINAL, Config, composed, run_id, run_path, title
+from fedexp.config import FINAL, Config, checked, composed, run_id, run_path, title
 from fedexp.display import Display, choose, summary
 from fedexp.rundir import Record, RunDir
 
@@ -63,7 +63,7 @@ def run(
         config_dir: A folder with configuration files of your own, as ``--config-dir``.
     """
     known = sources(config_dir)
-    config: Config = dict(overrides) if isinstance(overrides, Mapping) else composed(overrides, known)
+    config: Config = checked(overrides) if isinstance(overrides, Mapping) else composed(overrides, known)
     console = console or Console(quiet=True)
     rundir = RunDir(run_path(config))
     display = choose(console)

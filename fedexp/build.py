@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedexp import schema, targets
+from fedexp import targets
 from fedexp.algorithm import Algorithm
 from fedexp.checkpoint import Checkpoint
 from fedexp.client import Local
 from fedexp.component import Component
-from fedexp.config import Config, run_id, title
+from fedexp.config import Config, checked, run_id, title
 from fedexp.contexts import Facts
 from fedexp.data.federated import FederatedData
 from fedexp.data.source import Loaded, Samples, Source, identified
@@ -153,10 +153,8 @@ def parts(config: Config) -> tuple[Source, dict[str, Component]]:
     Raises:
         ConfigError: With every problem found.
     """
-    settings = {k: v for k, v in config.items() if k != "choices"}
-    problems = schema.problems(settings)
-    if problems:
-        raise ConfigError("\n".join(problems))
+    checked(config)
+    problems: list[str] = []
     if not available(config["loop"]["accelerator"]):
         problems.append(f"loop.accelerator={config['loop']['accelerator']} is not on this machine. Use auto or cpu.")
     made: dict[str, Any] = {}

@@ -35,6 +35,10 @@ from omegaconf import DictConfig, OmegaConf
 from fedexp import stop
 
 BASE = "1.3"  # of Hydra's behaviour
+HYDRAS = (  # beginnings of names of classes that its settings may name
+    "hydra._internal.core_plugins.", "hydra_plugins.", "hydra.experimental.callbacks.",
+    "logging.StreamHandler", "logging.FileHandler", "logging.NullHandler", "logging.handlers.", "colorlog.",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -73,6 +77,7 @@ class Loader(ConfigLoaderImpl):
         super().__init__(config_search_path)
         self._files: dict[str, ConfigResult | None] = {}
         self._groups: dict[str, bool] = {}
+        self._elsewhere: dict[str | None, bool] = {}
         self._merged: dict[tuple[Any, ...], _Merged] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -88,7 +93,7 @@ class Loader(ConfigLoaderImpl):
         """The configuration of one job without Hydra's own part, and the files it is made of."""
         with stop.later():
             parsed = parsed_overrides(overrides)
-            if any(o.is_hydra_override() for o in parsed):  # which are tried, too
+            if any(o.is_hydra_override() for o in parsed) or self._searches_elsewhere(config_name, parsed):
                 whole = self._load_configuration_impl(config_name, list(overrides), RunMode.RUN)
                 return whole, whole.hydra.runtime.choices
             self.validate_sweep_overrides_legal(parsed, RunMode.RUN, from_shell=True)
@@ -108,6 +113,10 @@ class Loader(ConfigLoaderImpl):
         parsed = parsed_overrides(overrides)
         if validate_sweep_overrides:
             self.validate_sweep_overrides_legal(parsed, run_mode, from_shell)
+        if self._searches_elsewhere(config_name, parsed):
+            config = super()._load_configuration_impl(config_name, overrides, run_mode, from_shell)
+            _refuse_foreign_code(config)
+            return config
         settings = [o for o in parsed if self._is_setting(o)]
         config = self._with_files(config_name, parsed, run_mode).whole()
         self._apply_overrides_to_config([o for o in settings if not o.is_sweep_override()], config)
@@ -118,11 +127,17 @@ class Loader(ConfigLoaderImpl):
 
     def _is_setting(self, override: Override) -> bool:
         """Whether an override puts in a single value, and does not choose files. Hydra's own rule."""
-        if override.get_key_element() == "hydra.searchpath":
-            return False
         if override.is_sweep_override():
             return True
         return isinstance(override.value(), dict) or not self._is_group(override.key_or_group)
+
+    def _searches_elsewhere(self, config_name: str | None, overrides: Sequence[Override]) -> bool:
+        """Whether ``hydra.searchpath`` adds folders, of which nothing is remembered."""
+        if config_name not in self._elsewhere:
+            primary = self.repository.load_config(config_name) if config_name else None
+            there = primary is not None and OmegaConf.select(primary.config, "hydra.searchpath")
+            self._elsewhere[config_name] = bool(there)
+        return self._elsewhere[config_name] or any(o.key_or_group == "hydra.searchpath" for o in overrides)
 
     def _is_group(self, key: str) -> bool:
         if key not in self._groups:
@@ -165,7 +180,7 @@ class Loader(ConfigLoaderImpl):
 
 
 def _check_choice(override: Override) -> None:
-    if override.key_or_group == "hydra.searchpath" or override.is_delete() or isinstance(override.value(), str):
+    if override.is_delete() or isinstance(override.value(), str):
         return
     raise ConfigCompositionException(
         f"{override.input_line}: this is not the name of a file of {override.key_or_group}. Choose one, as algo=map; "
@@ -224,7 +239,7 @@ class _Remembering(CachingConfigRepository):
 def _refuse_foreign_code(config: DictConfig) -> None:
     """Hydra makes objects of what its settings name: of its own classes and those of its plugins, and of no others."""
     for where, name in _code(OmegaConf.to_container(config.hydra, resolve=False), "hydra"):
-        if not str(name).startswith(("hydra.", "hydra_plugins.", "logging.")):
+        if not str(name).startswith(HYDRAS):
             raise ConfigCompositionException(f"{where}: {name!r} is not one of Hydra's own classes. Leave it out.")
 
 

@@ -102,11 +102,20 @@ def _explained(sources: Sources) -> Iterator[None]:
 
 def plain(node: DictConfig, choices: Mapping[str, str]) -> Config:
     """A composed configuration as plain values, checked, with the names of the chosen files."""
-    config: Config = {str(k): _resolved(node[k]) for k in node if k != "hydra"}
-    if found := schema.problems(config):
+    chosen = {k: v for k, v in choices.items() if v and not k.startswith("hydra")}
+    return checked({**{str(k): _resolved(node[k]) for k in node if k != "hydra"}, "choices": chosen})
+
+
+def checked(config: Mapping[str, Any]) -> Config:
+    """A whole configuration, if every value in it makes sense.
+
+    Raises:
+        ConfigError: With every problem found.
+    """
+    settings = {k: v for k, v in config.items() if k != "choices"}
+    if found := schema.problems(settings):
         raise ConfigError("\n".join(found))
-    config["choices"] = {k: v for k, v in choices.items() if v and not k.startswith("hydra")}
-    return config
+    return {**settings, "choices": dict(config.get("choices", {}))}
 
 
 def _resolved(value: Any) -> Any:
@@ -177,7 +186,8 @@ def run_path(config: Config) -> Path:
 def title(config: Config) -> str:
     """A run in a few words."""
     choices = config["choices"]
-    return " · ".join([*(choices[g] for g in ("algo", "data", "partition", "model")), f"seed {config['seed']}"])
+    names = (choices.get(g, f"own {g}") for g in ("algo", "data", "partition", "model"))
+    return " · ".join([*names, f"seed {config['seed']}"])
 
 
 # ---------------------------------------------------------------- explaining Hydra's errors

@@ -181,6 +181,31 @@ def test_a_wrong_setting_is_a_config_error_and_leaves_nothing(small, tmp_path):
     assert list(tmp_path.rglob("*")) == []
 
 
+def test_a_wrong_configuration_is_refused_as_a_wrong_override_is(small, tmp_path):
+    with pytest.raises(ConfigError, match=r"cohort, .* are missing"):
+        fedexp.run({"rounds": 3})
+    config = fedexp.config.composed(small())
+    for group, key, value, why in (
+        ("optim", "lr", float("nan"), r"optim\.lr must be a finite number"),
+        ("model", "_target_", "os.system", r"model\._target_: 'os\.system' is neither"),
+        ("cohort", "size", 3, r"cohort\.size is not a setting"),
+    ):
+        with pytest.raises(ConfigError, match=why):
+            fedexp.run({**config, group: {**config[group], key: value}})
+    assert list(tmp_path.rglob("*")) == []
+
+
+def test_a_folder_of_ones_own_configurations(small, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own" / "algo").mkdir(parents=True)
+    (tmp_path / "own" / "algo" / "mine.yaml").write_text("defaults: [fedrs, _self_]\nrs: {alpha: 0.25}\n")
+    assert fedexp.run(small("algo=mine", "plan=true"), config_dir="own").status == "planned"
+    with pytest.raises(ConfigError, match=r"algo=mein: there is no such choice\. Did you mean 'mine'"):
+        fedexp.run(small("algo=mein"), config_dir="own")
+    with pytest.raises(ConfigError, match="--config-dir nothing: there is no such folder"):
+        fedexp.run(small(), config_dir="nothing")
+
+
 def test_the_same_settings_give_the_same_numbers(small, tmp_path):
     results = [fedexp.run(small("rounds=2", f"out={tmp_path / name}")) for name in ("one", "two")]
     assert results[0].path.name == results[1].path.name == run_id(fedexp.config.composed(small("rounds=2")))

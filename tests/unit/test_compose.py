@@ -91,6 +91,14 @@ def test_a_file_that_has_changed_is_read_again(tmp_path):
         assert composed(["algo=mine"], sources)["algo"]["rs"]["alpha"] == alpha
 
 
+def test_a_search_path_adds_groups_of_its_own(tmp_path, ours, hydras):
+    (tmp_path / "flavour").mkdir()
+    (tmp_path / "flavour" / "mild.yaml").write_text("# @package _global_\nrounds: 7\n")
+    lines = [f"hydra.searchpath=[file://{tmp_path}]", "+flavour=mild", "seed=3"]
+    assert composed(lines)["rounds"] == 7
+    assert whole(ours, lines, RunMode.RUN) == whole(hydras, lines, RunMode.RUN)
+
+
 def test_two_thousand_jobs_are_checked_in_seconds():
     """Some 5 s; reading all files for each job took 110 s."""
     started = time.process_time()
@@ -120,7 +128,8 @@ def test_a_signal_waits_for_the_end_of_composing(monkeypatch):
     "line",
     [
         "hydra.launcher._target_=os.system", "+hydra.callbacks.x._target_=os.system",
-        "hydra.sweeper._target_=os.getcwd", "++hydra.job_logging.handlers.x.class=subprocess.Popen", "hydra.searchpath=[pkg://antigravity]",
+        "hydra.sweeper._target_=os.getcwd", "++hydra.job_logging.handlers.x.class=subprocess.Popen",
+        "hydra.searchpath=[pkg://antigravity]", "+hydra.callbacks.x._target_=hydra.utils.call",
     ],
 )  # fmt: skip
 def test_hydra_makes_objects_of_its_own_classes_only(line):
