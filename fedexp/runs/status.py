@@ -133,7 +133,7 @@ def _look(path: Path, job: Job | None = None, begun: bool = True) -> Run:  # noq
 def _seen(rundir: RunDir, job: Job | None) -> Run:
     holder = rundir.holder()
     result = None if holder else rundir.result()
-    if result and result["status"] == "finished":
+    if result:
         rounds = result.get("rounds")
         return Run(rundir.path, "done", f"{rounds}/{rounds}", (job and job.label) or str(result.get("title")))
     config, described, total = _described(rundir)
