@@ -12,7 +12,7 @@ from typing import Any, Literal
 from omegaconf import OmegaConf
 from rich.console import Console
 
-from fedexp import __version__
+from fedexp import __version__, stop
 from fedexp.config import Config, composed, run_id, run_path, title
 from fedexp.display import Display, choose, summary
 from fedexp.rundir import Record, RunDir
@@ -135,9 +135,10 @@ def _conclude(config: Config, rundir: RunDir, engine: Any, experiment: Any, setu
         "versions": versions(),
     }
     save_model(rundir, engine.saved.state.model, {"run": result["run"], "title": result["title"]})
-    result = rundir.conclude(result)
-    if config["keep"] == "model":
-        engine.checkpoint.clear()
+    with stop.later():  # or a signal in between would leave a finished run its checkpoint
+        result = rundir.conclude(result)
+        if config["keep"] == "model":
+            engine.checkpoint.clear()
     return result
 
 
