@@ -144,7 +144,7 @@ class RunDir:
                 _compare(self.path / name, files.mark_of(self.path / name), mark)
         except DamagedError as error:
             raise DamagedError(f"{error} Put it back as it was, or {BEGIN_AGAIN}") from error
-        return content if content["status"] == "finished" else None
+        return content if content.get("status") == "finished" else None
 
     def conclude(self, result: Mapping[str, Any]) -> dict[str, Any]:
         """Writes the result with checksums of itself and of the run's other files; returns it as it is written.
@@ -287,9 +287,12 @@ def _settings(text: str) -> dict[object, Any]:
 def _checksums(path: Path, result: Mapping[str, Any]) -> dict[str, Mark]:
     """What a result says of the run's files, and of itself."""
     try:
-        return {name: Mark(mark["size"], mark["crc32"]) for name, mark in result["checksums"].items()}
+        marks = {name: Mark(mark["size"], mark["crc32"]) for name, mark in result["checksums"].items()}
     except (KeyError, TypeError, AttributeError):
         raise DamagedError(f"{path} is not a result that a run has written: it has no checksums.") from None
+    if not {*LASTING, RESULT} <= marks.keys() <= {*CHECKED, RESULT}:
+        raise DamagedError(f"{path} is not a result that a run has written: it has checksums of other files.")
+    return marks
 
 
 def _content_mark(result: Mapping[str, Any]) -> Mark:

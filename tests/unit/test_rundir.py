@@ -206,7 +206,8 @@ def test_a_result_vouches_for_the_files_of_its_run(tmp_path, name, change):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{}", "[]", "null", "3", '{"status": "finished"}', '{"checksums": []}', "[" * DEEP]
+    "text",
+    ["", "{}", "[]", "null", "3", '{"status": "finished"}', '{"checksums": []}', '{"checksums": {}}', "[" * DEEP],
 )
 def test_a_result_that_no_run_has_written_is_named(tmp_path, text):
     rundir = concluded(tmp_path / "run")
