@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
+TYPE_CHECKING = False  # typing itself takes longer to import than all of this
 if TYPE_CHECKING:
+    from typing import Any
+
     from fedexp.api import Result, run
 
 __version__ = "0.1.0"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from omegaconf import OmegaConf
 from rich.console import Console
 
-from fedexp import __version__
+from fedexp import __version__, stop
 from fedexp.arguments import sources
 from fedexp.config import FINAL, Config, checked, composed, run_id, run_path, title
 from fedexp.display import Display, choose, summary
@@ -195,9 +195,10 @@ def _conclude(experiment: Experiment, rundir: RunDir, engine: Engine, console: C
     for goal, extra in more.items():
         result[goal] = {**result.get(goal, {}), **extra}
     result |= {"status": "finished", "workers": engine.executor.workers, "seconds": _seconds(engine, setup)}
-    result = rundir.conclude(result)
-    if config["keep"] == "model":
-        engine.checkpoint.clear()
+    with stop.later():  # or a signal in between would leave a finished run its checkpoint
+        result = rundir.conclude(result)
+        if config["keep"] == "model":
+            engine.checkpoint.clear()
     return result
 
 

@@ -59,8 +59,7 @@ def own_files(folder: Path, own: re.Pattern[str]) -> list[str]:
     Raises:
         DiskError: If the folder is a symbolic link, or one of them is anything but a file.
     """
-    refuse_link(folder)
-    with os.scandir(folder) as entries:
+    with writing(folder), os.scandir(folder) as entries:
         found = [entry for entry in entries if own.fullmatch(entry.name)]
     for entry in found:
         if not entry.is_file(follow_symlinks=False):

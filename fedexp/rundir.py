@@ -16,34 +16,9 @@ from typing import Any, BinaryIO
 
 import yaml
 
+from fedexp import files
 from fedexp.errors import ClientError, DamagedError, DiskError, FedexpError
-from fedexp.files import (
-    CHECKPOINT,
-    CONFIG,
-    DEEPEST,
-    ERROR,
-    GROWING,
-    LOCK,
-    METRICS,
-    MODEL,
-    OF_A_RUN,
-    PLAN,
-    RESULT,
-    Mark,
-    changed,
-    mark_of,
-    open_to_append,
-    open_to_read,
-    own_files,
-    parsed,
-    read,
-    read_json,
-    read_text,
-    reading,
-    refuse_link,
-    write_atomically,
-    writing,
-)
+from fedexp.files import CHECKPOINT, CONFIG, ERROR, GROWING, LOCK, METRICS, MODEL, PLAN, RESULT, Mark
 from fedexp.pointer import Marks
 
 Record = dict[str, Any]
@@ -64,7 +39,7 @@ class RunDir:
 
     def __enter__(self) -> RunDir:
         self._own()
-        with writing(self.path / LOCK):
+        with files.writing(self.path / LOCK):
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock = self._locked_by_us()
         for half in (name for name in self._own() if name.endswith(".tmp")):  # written by a process that was killed
@@ -77,10 +52,10 @@ class RunDir:
         Raises:
             DiskError: If something else has one of their names.
         """
-        refuse_link(self.path / CHECKPOINT)
+        files.refuse_link(self.path / CHECKPOINT)
         if (self.path / CHECKPOINT).is_file():
             raise DiskError(f"{self.path / CHECKPOINT} is a file, where fedexp keeps a folder. Move it elsewhere.")
-        return own_files(self.path, OF_A_RUN) if self.path.is_dir() else []
+        return files.own_files(self.path, files.OF_A_RUN) if self.path.is_dir() else []
 
     def _locked_by_us(self) -> BinaryIO:
         lock = os.fdopen(os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666), "r+b")
@@ -103,7 +78,7 @@ class RunDir:
         """Who is writing the run now, or None."""
         if not self._has(LOCK):
             return None
-        with reading(self.path / LOCK) as lock:  # a look holds the lock for a moment, which is why others try again
+        with files.reading(self.path / LOCK) as lock:  # held for a moment, which is why others try again
             return None if _locked(lock, fcntl.LOCK_SH) else lock.read().decode(errors="replace").strip()
 
     def _has(self, name: str) -> bool:
@@ -116,14 +91,14 @@ class RunDir:
             return None
         path = self.path / CONFIG
         try:
-            config = _settings(read_text(path))
+            config = _settings(files.read_text(path))
         except (ValueError, yaml.YAMLError) as cause:
             raise DamagedError(f"{path} is damaged: {_line(cause)}.") from cause
         return {str(k): v for k, v in config.items()}
 
     def error(self) -> str | None:
         """What made the run fail, in a line; None if it did not."""
-        return read(self.path / ERROR).decode(errors="replace").partition("\n")[0] if self._has(ERROR) else None
+        return files.read(self.path / ERROR).decode(errors="replace").partition("\n")[0] if self._has(ERROR) else None
 
     @contextmanager
     def failures(self) -> Iterator[None]:
@@ -156,14 +131,20 @@ class RunDir:
             return None
         path = self.path / RESULT
         try:
-            content = read_json(path)
+            content = files.read_json(path)
             checksums = _checksums(path, content)
             _compare(path, _content_mark(content), checksums.pop(RESULT, None))
+        except DamagedError as error:
+            raise DamagedError(
+                f"{error} Remove it, and the same command continues from the last checkpoint if there is one; "
+                f"{BEGIN_AGAIN}"
+            ) from error
+        try:
             for name, mark in checksums.items():
-                _compare(self.path / name, mark_of(self.path / name), mark)
+                _compare(self.path / name, files.mark_of(self.path / name), mark)
         except DamagedError as error:
             raise DamagedError(f"{error} Put it back as it was, or {BEGIN_AGAIN}") from error
-        return content if content["status"] == "finished" else None
+        return content if content.get("status") == "finished" else None
 
     def conclude(self, result: Mapping[str, Any]) -> dict[str, Any]:
         """Writes the result with checksums of itself and of the run's other files; returns it as it is written.
@@ -184,11 +165,11 @@ class RunDir:
     def _demand(self, name: str, mark: Mark) -> None:
         path = self.path / name
         try:
-            found = mark_of(path)
+            found = files.mark_of(path)
         except DamagedError as error:
-            raise changed(path, str(error)) from error
+            raise files.changed(path, str(error)) from error
         if found != mark:
-            raise changed(
+            raise files.changed(
                 path, f"{found.size} bytes, crc32 {found.crc32:08x}; written were {mark.size}, {mark.crc32:08x}"
             )
 
@@ -202,15 +183,15 @@ class RunDir:
 
     def write_bytes(self, name: str, data: bytes) -> None:
         """Writes a file of the run."""
-        with writing(self.path / name):
-            write_atomically(self.path / name, data)
+        with files.writing(self.path / name):
+            files.write_atomically(self.path / name, data)
         self._whole[name] = Mark().after(data)
 
     # ------------------------------------------------------------ growing files
     def records(self) -> list[Record]:
         """The evaluated rounds on file."""
         path = self.path / METRICS
-        return [parsed(path, line) for line in read_text(path).splitlines()] if self._has(METRICS) else []
+        return [files.parsed(path, line) for line in files.read_text(path).splitlines()] if self._has(METRICS) else []
 
     def append_record(self, record: Record) -> None:
         """Adds an evaluated round to metrics.jsonl."""
@@ -234,14 +215,14 @@ class RunDir:
 
     def _append(self, name: str, text: str) -> None:
         data, path, mark = text.encode(), self.path / name, self.marks.get(name)
-        with writing(path), open_to_append(path, mark) as file:
+        with files.writing(path), files.open_to_append(path, mark) as file:
             file.write(data)
         self.marks = {**self.marks, name: (mark or Mark()).after(data)}
 
     def rows(self, name: str) -> Iterator[dict[str, str]]:
         """The rows of a CSV file, one by one: a long run has more than one wants to hold."""
         if self._has(name):
-            with reading(self.path / name) as file, TextIOWrapper(file, encoding="utf-8", newline="") as text:
+            with files.reading(self.path / name) as file, TextIOWrapper(file, encoding="utf-8", newline="") as text:
                 try:
                     yield from _complete(csv.DictReader(text))
                 except (ValueError, csv.Error) as cause:
@@ -255,15 +236,15 @@ class RunDir:
         """
         for name, mark in self.marks.items():
             path = self.path / name
-            with writing(path), open_to_read(path) as file:
+            with files.writing(path), files.open_to_read(path) as file:
                 if os.fstat(file.fileno()).st_size < mark.size:  # half a line more is cut when the run is taken up
-                    raise changed(path, "it is shorter")
+                    raise files.changed(path, "it is shorter")
                 os.fsync(file.fileno())
 
     def check(self, marks: Marks) -> None:
         """Raises ``DamagedError`` if a growing file is not what was written up to its mark."""
         for name, mark in marks.items():
-            if mark_of(self.path / name, mark.size) != mark:
+            if files.mark_of(self.path / name, mark.size) != mark:
                 raise DamagedError(
                     f"{self.path / name} is damaged: its first {mark.size} bytes are not what was written."
                 )
@@ -278,7 +259,7 @@ class RunDir:
         if any(self._size(name) > marks.get(name, Mark()).size for name in GROWING):
             (self.path / RESULT).unlink(missing_ok=True)  # it would vouch for what is dropped
         for path in (self.path / name for name in GROWING):
-            with writing(path):
+            with files.writing(path):
                 if path.name in marks:
                     os.truncate(path, marks[path.name].size)
                 else:
@@ -300,7 +281,7 @@ def _settings(text: str) -> dict[object, Any]:
     depth = 0
     for event in yaml.parse(text, _YAML):
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if depth > DEEPEST or isinstance(event, yaml.AliasEvent):
+        if depth > files.DEEPEST or isinstance(event, yaml.AliasEvent):
             raise ValueError("a run writes no such YAML")
     config = yaml.load(text, _YAML)  # noqa: S506 - one of the two safe ones
     if not isinstance(config, dict) or not config:
@@ -311,9 +292,12 @@ def _settings(text: str) -> dict[object, Any]:
 def _checksums(path: Path, result: Mapping[str, Any]) -> dict[str, Mark]:
     """What a result says of the run's files, and of itself."""
     try:
-        return {name: Mark(mark["size"], mark["crc32"]) for name, mark in result["checksums"].items()}
+        marks = {name: Mark(mark["size"], mark["crc32"]) for name, mark in result["checksums"].items()}
     except (KeyError, TypeError, AttributeError):
         raise DamagedError(f"{path} is not a result that a run has written: it has no checksums.") from None
+    if not {*LASTING, RESULT} <= marks.keys() <= {*CHECKED, RESULT}:
+        raise DamagedError(f"{path} is not a result that a run has written: it has checksums of other files.")
+    return marks
 
 
 def _content_mark(result: Mapping[str, Any]) -> Mark:

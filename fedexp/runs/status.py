@@ -133,7 +133,7 @@ def _look(path: Path, job: Job | None = None, begun: bool = True) -> Run:  # noq
 def _seen(rundir: RunDir, job: Job | None) -> Run:
     holder = rundir.holder()
     result = None if holder else rundir.result()
-    if result and result["status"] == "finished":
+    if result:
         rounds = result.get("rounds")
         return Run(rundir.path, "done", f"{rounds}/{rounds}", (job and job.label) or str(result.get("title")))
     config, described, total = _described(rundir)
@@ -203,12 +203,12 @@ def _demand_tensors(folder: Path, pointer: Pointer) -> None:
 # ---------------------------------------------------------------- how to go on
 def _remedy(job: Job | None, config: dict[str, Any] | None, *more: str) -> tuple[str, str]:
     """What else there is to say, and the command that goes on with a run; empty where there is none."""
+    if job is None and config is None:
+        return "", ""
     try:
-        overrides = job.overrides if job else _overrides(config) if config else []
+        overrides = job.overrides if job else _overrides(config or {})
     except ConfigError as cause:
         return f"Its settings are no longer those of this version: {cause}", ""
-    if not overrides and not job:
-        return "", ""
     if doubtful := next((o for o in overrides if not _harmless(o)), None):
         return f"No command is shown, since {doubtful!r} might run code: give the one that started the run again.", ""
     return "", shlex.join(["python", "-m", "fedexp", *overrides, *more])

@@ -251,3 +251,20 @@ def test_another_partition_under_the_same_name_is_refused(tmp_path, monkeypatch)
     monkeypatch.setattr("fedexp.plan.digest", lambda splits: "other")
     with pytest.raises(CheckpointError, match="another version or plan"):
         fedexp.run(command)
+
+
+def test_a_signal_after_the_result_leaves_no_checkpoint_behind(tmp_path, monkeypatch):
+    command = [*SHORT, f"out={tmp_path}", "rounds=1"]
+    conclude = RunDir.conclude
+
+    def told(self, result):
+        written = conclude(self, result)
+        signal.raise_signal(signal.SIGINT)
+        return written
+
+    monkeypatch.setattr(RunDir, "conclude", told)
+    with pytest.raises(KeyboardInterrupt):
+        fedexp.run(command)
+    path = run_path(composed(command))
+    assert RunDir(path).result() is not None
+    assert not (path / "checkpoint").exists()

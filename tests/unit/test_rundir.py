@@ -206,13 +206,24 @@ def test_a_result_vouches_for_the_files_of_its_run(tmp_path, name, change):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{}", "[]", "null", "3", '{"status": "finished"}', '{"checksums": []}', "[" * DEEP]
+    "text",
+    ["", "{}", "[]", "null", "3", '{"status": "finished"}', '{"checksums": []}', '{"checksums": {}}', "[" * DEEP],
 )
 def test_a_result_that_no_run_has_written_is_named(tmp_path, text):
     rundir = concluded(tmp_path / "run")
     (rundir.path / "result.json").write_text(text)
     with pytest.raises(DamagedError, match=r"result.json is .*force=true"):
         rundir.result()
+
+
+def test_a_result_before_the_last_one_is_not_that_of_a_finished_run(tmp_path):
+    rundir = concluded(tmp_path / "run")
+    rundir.conclude({"status": "trained", "accuracy": 0.25})
+    assert RunDir(rundir.path).result() is None
+    rundir.write_text("config.yaml", "a: 2\n")  # written anew when the run is taken up again
+    assert RunDir(rundir.path).result() is None
+    rundir.conclude({"status": "finished", "accuracy": 0.25})
+    assert RunDir(rundir.path).result()["accuracy"] == 0.25
 
 
 def test_no_wrong_digit_of_a_result_is_believed(tmp_path):
@@ -315,7 +326,7 @@ def test_the_error_is_told_even_if_it_cannot_be_kept(rundir, monkeypatch):
     def disk_is_full(*_, **__):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("fedexp.rundir.write_atomically", disk_is_full)
+    monkeypatch.setattr("fedexp.files.write_atomically", disk_is_full)
     with pytest.raises(LookupError, match="planned"), rundir.failures():
         raise LookupError("planned")
 

@@ -146,6 +146,16 @@ def test_runs_outside_of_sweeps_are_found_too(manifest, begun, finished):
     assert run_path(composed(overrides)) == other.path
 
 
+def test_a_run_without_any_override_has_a_command_too(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    config = composed([])
+    rundir = RunDir(run_path(config))
+    rundir.write_text("config.yaml", OmegaConf.to_yaml(OmegaConf.create(config)))
+    rundir.write("plan.json", {})
+    (run,) = survey(tmp_path)
+    assert (run.state, run.command) == ("partial", "python -m fedexp")
+
+
 def test_exit_codes_and_commands(manifest, finished):
     console = Console(file=io.StringIO(), width=200)
     for seed in range(4):
