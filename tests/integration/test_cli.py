@@ -108,7 +108,7 @@ def test_python_dash_m(tmp_path):
     ("arguments", "message"),
     [
         (["algo=["], "no viable alternative"),
-        (["algo"], "missing EQUAL"),
+        (["algo"], "Write key=value"),
         (["seed=0,1"], "--multirun"),
         (["-m", "algo=fedavg,fedrz"], "algo=fedrz: there is no such choice"),
         (["-m", "seed=0,1,x"], "seed must be a whole number, not 'x'"),
