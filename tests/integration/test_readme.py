@@ -181,7 +181,7 @@ def test_example_method_of_the_readme_passes_the_battery():
     code = next(c for c in PYTHON if "class Prox" in c)
     header = (
         "from dataclasses import dataclass\nfrom fedexp.component import Component\n"
-        "from fedexp.contexts import Step\nfrom fedexp.state import Tree\n"
+        "from fedexp.contexts import Step\nfrom fedexp.ranges import NotNegative\nfrom fedexp.state import Tree\n"
     )
     names: dict[str, type] = {"__name__": "readme_example"}
     module = type(sys)("readme_example")
