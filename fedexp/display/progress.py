@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import deque
 from collections.abc import Callable
 
 from fedexp.track.base import Record
@@ -46,7 +47,7 @@ class Progress:
         self._underway = underway
         self._clock = clock
         self._began = clock()
-        self._warm: tuple[float, float] | None = None  # time and work done when the first client was
+        self._course: deque[tuple[float, float]] = deque()  # time and work done, in the later half of the time so far
 
     @property
     def working(self) -> bool:
@@ -102,8 +103,7 @@ class Progress:
         self.clients += 1
         self._samples_done += samples
         self.seconds += seconds
-        if self._warm is None:
-            self._warm = self._clock(), self.done
+        self._mark()
 
     def record(self, record: Record) -> bool:
         """Keeps the accuracies of a round; false for one that was on file before the start."""
@@ -115,22 +115,29 @@ class Progress:
         if number <= self.first:
             return False
         self.full, self._share = number, 0.0
-        self._warm = self._warm or (self._clock(), self.done)
+        self._mark()
         return True
+
+    def _mark(self) -> None:
+        """Notes how much is done by now."""
+        now = self._clock()
+        self._course.append((now, self.done))
+        while len(self._course) > 1 and self._course[1][0] <= (self._began + now) / 2:
+            self._course.popleft()
 
     def best(self, kind: str) -> tuple[int, float]:
         """The round of the highest accuracy, the earliest of equals, and the accuracy."""
         return max(self.series[kind], key=lambda point: point[1])
 
     def left(self) -> float | None:
-        """Seconds to go at the pace since the first client was done; until another is, at that of the first.
+        """Seconds to go at the pace of the later half of the time so far, which pays for no imports and workers' starts.
 
-        What came before pays for imports and workers' starts. Unknown before the first client is done.
+        Until a second client is done, at the pace of the first; unknown before that.
         """
-        since, before = self._warm or (self._began, float(self.first))
+        if not self._course:
+            return None
+        since, before = self._course[0]
         if self.done <= before:
             since, before = self._began, float(self.first)
         moved = self.done - before
-        if self._warm is None or moved <= 0:
-            return None
-        return (self._clock() - since) / moved * (self.rounds + self.final - self.done)
+        return (self._clock() - since) / moved * (self.rounds + self.final - self.done) if moved > 0 else None

@@ -126,7 +126,7 @@ def test_plain_lines_in_a_long_round_and_after_the_last_one() -> None:
         "round 1/1: 1.5 of 4 clients done, about 10:09 left",
         "round 1/1  aggregation 86.1 %  personalization 90.4 %  took 00:40",
         "after the last round: all clients once more, 8 clients, about 01:20 left",
-        "all clients once more: 1.0 of 8 clients done, about 02:02 left",
+        "all clients once more: 1.0 of 8 clients done, about 04:40 left",
     ]
 
 
@@ -197,6 +197,19 @@ def test_time_left_includes_what_comes_after_the_last_round() -> None:
     clock.now += 1.0
     progress.client(1.0, 10)
     assert progress.ended
+
+
+def test_time_left_forgets_the_start_of_workers() -> None:
+    clock = Clock()
+    progress = Progress(10, 0, clock=clock)
+    progress.cohort(1, 100, 1000)
+    clock.now = 60.0
+    progress.client(1.0, 10)
+    clock.now = 160.0  # workers have been started meanwhile
+    for _ in range(90):
+        clock.now += 2.0
+        progress.client(2.0, 10)
+    assert progress.left() == pytest.approx(2.0 * (1000 - 91), rel=0.02)
 
 
 def test_time_left_forgets_what_came_before_the_first_client() -> None:
