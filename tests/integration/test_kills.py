@@ -177,7 +177,7 @@ class Killer(SilentDisplay):
         self.killed: Counter[str] = Counter()
         self._timers: list[threading.Timer] = []
 
-    def client(self, seconds):
+    def client(self, seconds, samples):
         self._seen += 1
         if self._seen in self._due:
             victim = self._draw.choice(self._pool.hands)

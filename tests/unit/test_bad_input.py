@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import sys
 from collections.abc import Iterator
@@ -106,7 +107,7 @@ COMMANDS = {
         ("optmi.lr=1", "optmi.lr is not a setting", "'optim.lr'"),
         ("+optim.lrr=1", "optim.lrr is not a setting", "'lr'"),
         ("++rouns=1", "rouns is not a setting", "'rounds'"),
-        ("+cohort.size=1", "cohort.size is not a setting", "clients"),
+        ("+cohort.size=1", "cohort.size is not a setting", "Did you mean"),
         ("partition.beta=1", "partition.beta is a setting of partition=dirichlet"),
         ("nonsense=1", "nonsense is not a setting"),
         ("~nonsense", "nonsense", "does not exist"),
@@ -376,7 +377,7 @@ def answer(tmp_path, home, monkeypatch, capsys):
         assert end.value.code == 2, err or out
         assert err.startswith("ConfigError: ")
         assert "Traceback" not in out + err
-        assert out == ""
+        assert re.sub(r"^reading \w+\n", "", out) == ""  # what only data can tell
         assert len(err.splitlines()) <= 4, err
         assert all(c == "\n" or c.isprintable() for c in err)
         assert [p for p in sorted(tmp_path.rglob("*")) if p not in before and "__pycache__" not in p.parts] == []

@@ -550,7 +550,7 @@ class Watching(SilentDisplay):
 
     round = 0
 
-    def cohort(self, round_, size):
+    def cohort(self, round_, clients, samples):
         self.round = round_
 
 
