@@ -168,11 +168,9 @@ def _report_job(config: Config, console: Console, report: Callable[..., object])
 
 def _cost(config: Config, console: Console) -> dict[str, Any]:
     with console.status("counting what the jobs take"):
-        with stop.later():
-            from fedexp.lean import import_lightning
+        _import_all()
+        from fedexp.sweep.cost import cost
 
-            import_lightning()
-            from fedexp.sweep.cost import cost
         return asdict(cost(config))
 
 
@@ -231,8 +229,9 @@ def _jobs(axes: Sequence[list[str]]) -> list[list[str]]:
 
 def _try_parts(configs: Sequence[Config]) -> None:
     """Makes the parts of all jobs that can be made without data; equal ones once."""
-    with stop.later():
-        from fedexp.build import TRIED, parts
+    _import_all()
+    from fedexp.build import TRIED, parts
+
     different = {json.dumps([c[k] for k in TRIED], sort_keys=True): c for c in configs}
     for config in different.values():
         parts(config)
@@ -285,14 +284,20 @@ def _show_sweep(jobs: list[sweep.Job], manifest: Manifest | None) -> None:
 
 def _run(config: Config, console: Console) -> Result:
     with limits.explained():
-        with stop.later(), console.status("loading PyTorch and Lightning"):
-            from fedexp.lean import import_lightning
-
-            import_lightning()
-            import fedexp.build  # noqa: F401 - all that a run needs
-            from fedexp.api import run
+        with console.status("loading PyTorch and Lightning"):
+            _import_all()
+        from fedexp.api import run
 
         return run(config, console=console)
+
+
+def _import_all() -> None:
+    """Imports all that a run needs. Signals wait: what is raised in an import may be swallowed."""
+    with stop.later():
+        from fedexp.lean import import_lightning
+
+        import_lightning()
+        import fedexp.build  # noqa: F401
 
 
 def _complain(error: FedexpError) -> int:
