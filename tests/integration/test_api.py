@@ -64,11 +64,11 @@ def test_result_json(finished):
     summary = result.summary
     assert set(summary) == {
         "status", "run", "title", "path", "rounds", "aggregation", "personalization", "bytes", "seconds", "digests",
-        "versions", "checksums",
+        "versions", "checksums", "workers", "final",
     }  # fmt: skip
     assert summary["status"] == "finished"
     assert summary["title"] == "map · digits · incomplete · mlpnet · seed 0"
-    assert set(summary["digests"]) == {"model", "clients", "partition"}
+    assert set(summary["digests"]) == {"model", "clients", "partition", "data"}
     assert set(summary["versions"]) == {"fedexp", "python", "torch", "lightning", "numpy"}
     assert {"setup", "train", "evaluate", "final"} <= set(summary["seconds"])
     assert all(v >= 0 for v in summary["seconds"].values())
@@ -244,8 +244,8 @@ def test_the_package_says_what_it_has():
 def test_a_run_that_another_process_has_finished_meanwhile_is_not_done_again(configured, monkeypatch):
     config = configured("rounds=2")
 
-    def slow(given):
-        experiment = build(given)
+    def slow(given, stage):
+        experiment = build(given, stage)
         monkeypatch.undo()
         fedexp.run(config)
         return experiment

@@ -244,7 +244,7 @@ def test_a_run_that_is_held_by_another_process(tmp_path):
         assert first.wait().code == 130
     forced = [*arguments, "force=true"]
     with started(forced, tmp_path / "third") as third:
-        third.until(lambda: third.says("100000 rounds"))
+        third.until(lambda: third.says("100,000 rounds"))
         third.signal(signal.SIGINT)
         done = third.wait()
     assert done.code == 130
