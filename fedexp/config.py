@@ -19,7 +19,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from fedexp import schema
+from fedexp import schema, targets
 from fedexp.compose import Loader, Sources
 from fedexp.compose import loader as loader_of
 from fedexp.errors import ConfigError
@@ -34,6 +34,9 @@ IRRELEVANT = (
     "out", "name", "plan", "force", "keep", "store", "tracker", "data.root", "data.download", "data.cache",
     "data.writers", "every.checkpoint", "choices", *(f"evaluate.{key}" for key in FINAL),
 )  # fmt: skip
+
+# Classes and functions that configurations name, by what they were called first: a renamed one keeps its runs.
+RENAMED: dict[str, str] = {}
 
 # Hydra's launchers that come with an extra of ours.
 LAUNCHERS = {"joblib": "joblib", "submitit_slurm": "slurm", "submitit_local": "slurm"}
@@ -132,7 +135,21 @@ def relevant(config: Config) -> Config:
             node = node[parent]
         node.pop(last, None)
     kept["executor"] = {"threads": kept["executor"]["threads"]}  # where the work runs changes nothing
+    kept["loop"] = {"accelerator": kept["loop"]["accelerator"]}  # both loops give the same weights bit for bit
+    nodes = (kept[group] for group in ("data", "partition", "model", "optim"))
+    for node in (*nodes, *kept["algo"].values()):
+        node["_target_"] = _identity(node["_target_"])
     return kept
+
+
+def _identity(target: str) -> str:
+    """What a class or function is called in a run's id, wherever it lives: its bare name, the first it ever had.
+
+    What is not ours carries the name of its package too.
+    """
+    module, _, name = target.rpartition(".")
+    package = module.partition(".")[0]
+    return RENAMED.get(name, name) if package == targets.OURS else f"{package}:{name}"
 
 
 def run_id(config: Config) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import importlib
 import inspect
+import re
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -183,7 +184,7 @@ def test_the_id_changes_with_each_relevant_key_and_with_no_other():
     seen = {run_id(config)}
     for path in leaves(config):
         key, other = ".".join(path), run_id(changed(config, path))
-        if key in IRRELEVANT or path[0] == "choices" or key == "executor._target_":
+        if key in IRRELEVANT or path[0] == "choices" or key in ("executor._target_", "loop._target_"):
             assert other == run_id(config), key
         else:
             assert other not in seen, key
@@ -198,6 +199,37 @@ def test_the_id_does_not_depend_on_the_order_of_keys_or_on_what_else_is_composed
     before = copy.deepcopy(config)
     run_id(config)
     assert config == before
+
+
+def test_the_id_does_not_depend_on_the_loop():
+    assert run_id(composed(["loop=fabric"])) == run_id(composed(["loop=trainer"]))
+    assert run_id(composed(["loop.accelerator=cpu"])) != run_id(composed([]))
+
+
+@pytest.mark.parametrize("group", ["data", "partition", "model", "optim", "algo"])
+def test_a_class_can_be_moved_and_renamed_without_orphaning_its_runs(group, monkeypatch):
+    config = composed(["algo=fedrs"])
+    moved, other = copy.deepcopy(config), copy.deepcopy(config)
+    node, foreign = (c["algo"]["rs"] if group == "algo" else c[group] for c in (moved, other))
+    name = node["_target_"].rpartition(".")[2]
+    node["_target_"] = f"fedexp.elsewhere.deep.{name}"
+    assert run_id(moved) == run_id(config)
+    node["_target_"] = "fedexp.elsewhere.BetterName"
+    assert run_id(moved) != run_id(config)
+    monkeypatch.setitem(module.RENAMED, "BetterName", name)
+    assert run_id(moved) == run_id(config)
+    foreign["_target_"] = f"mine.{name}"  # which is somebody else's class
+    assert run_id(other) != run_id(config)
+
+
+def test_no_two_targets_have_the_same_name():
+    """By which alone they are known in ids."""
+    found: dict[str, set[str]] = {}
+    for path in FILES:
+        for target in re.findall(r"_target_: fedexp\.(\S+)", path.read_text()):
+            found.setdefault(target.rpartition(".")[2], set()).add(target)
+    assert [names for names in found.values() if len(names) > 1] == []
+    assert found.keys().isdisjoint(module.RENAMED.values())
 
 
 @pytest.mark.parametrize("executor", choices_of("executor"))
