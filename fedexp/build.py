@@ -11,34 +11,34 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedexp import targets
-from fedexp.algorithm import Algorithm
-from fedexp.checkpoint import Checkpoint
-from fedexp.client import Local
-from fedexp.component import Component
-from fedexp.config import Config, checked, run_id, title
-from fedexp.contexts import Facts
+from fedexp.client.loops import accelerators, available
+from fedexp.client.module import Local
+from fedexp.client.network import classify, layout_of, tensors
+from fedexp.client.worker import Faults
+from fedexp.config import targets
+from fedexp.config.compose import Config, checked, run_id, title
+from fedexp.core.algorithm import Algorithm
+from fedexp.core.component import Component
+from fedexp.core.seeding import numpy_rng, seeded
+from fedexp.core.state import nbytes, snapshot
+from fedexp.core.views import Facts
 from fedexp.data.federated import FederatedData
 from fedexp.data.source import Loaded, Samples, Source, identified
 from fedexp.display import Display
-from fedexp.display.figures import count
+from fedexp.display.numbers import count
 from fedexp.engine import Engine, Every
 from fedexp.errors import ConfigError, FedexpError, PartitionError, PlanError
-from fedexp.evaluate import Stretches, batch_size
+from fedexp.evaluate.protocols import FedGelaProtocol, FedRemaProtocol, Protocol
+from fedexp.evaluate.tester import Stretches, batch_size
 from fedexp.execute.base import Blueprint, Say, quiet
-from fedexp.footprint import HOLD, Footprint, Load, Room, afford
-from fedexp.loops import accelerators, available
 from fedexp.models.split import SplitModel
-from fedexp.network import classify, layout_of, tensors
 from fedexp.partition.base import ClientSplit, split
-from fedexp.plan import Plan, describe, forecast, slot_bytes
-from fedexp.protocol import FedGelaProtocol, FedRemaProtocol, Protocol
-from fedexp.rundir import RunDir
-from fedexp.sampler import Mishaps, UniformSampler, cohort_size
-from fedexp.seeding import numpy_rng, seeded
-from fedexp.state import nbytes, snapshot
+from fedexp.runs.checkpoint import Checkpoint
+from fedexp.runs.directory import RunDir
+from fedexp.runs.plan import Plan, describe, forecast, slot_bytes
+from fedexp.runs.storage_estimate import HOLD, Footprint, Load, Room, afford
+from fedexp.server.sampler import Mishaps, UniformSampler, cohort_size
 from fedexp.track.base import RunCard, Tracker
-from fedexp.worker import Faults
 
 LARGE_FINAL = 0.25  # share of all training after the last round, above which the user is told
 CHEAP = ("data", "partition", "optim", "tracker")  # made in no time

@@ -13,23 +13,23 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from fedexp import ledger as ledgers
-from fedexp import stop
-from fedexp.algorithm import Algorithm, Private
-from fedexp.checkpoint import Checkpoint, Saved
-from fedexp.client import Job, Result
+from fedexp.client.module import Job, Result
+from fedexp.core.algorithm import Algorithm, Private
+from fedexp.core.state import Message, Tree, digest, fingerprints, sizes
 from fedexp.display import Display
 from fedexp.errors import CheckpointError
-from fedexp.evaluate import Score, Stretches, aggregation, personalization, pooled
+from fedexp.evaluate.protocols import Protocol
+from fedexp.evaluate.tester import Score, Stretches, aggregation, personalization, pooled
 from fedexp.execute.base import Blueprint, Executor
 from fedexp.execute.task import Answer, Measure, MeasureServer, Task, Train, Visit, complete
-from fedexp.ledger import Ledger
-from fedexp.protocol import Protocol
-from fedexp.reduce import Fold, blocks
-from fedexp.rundir import Record, RunDir
-from fedexp.sampler import Mishaps, UniformSampler, largest_first
-from fedexp.server import Weighting, advance, cohort_weights
-from fedexp.state import Message, Tree, digest, fingerprints, sizes
+from fedexp.runs import ledger as ledgers
+from fedexp.runs.checkpoint import Checkpoint, Saved
+from fedexp.runs.directory import Record, RunDir
+from fedexp.runs.ledger import Ledger
+from fedexp.server.aggregate import Fold, blocks
+from fedexp.server.sampler import Mishaps, UniformSampler, largest_first
+from fedexp.server.update import Weighting, advance, cohort_weights
+from fedexp.system import signals
 from fedexp.track.base import RunCard, Tracker
 
 
@@ -141,7 +141,7 @@ class Engine:
 
     def _keep(self) -> None:
         """From now on this is what an error falls back on."""
-        with stop.later():  # all of it, or the slots would be those of another round than the model
+        with signals.defer_signals():  # all of it, or the slots would be those of another round than the model
             self.saved.store.commit()
             self.saved.written = self.rundir.marks
             self._kept = replace(self.saved)

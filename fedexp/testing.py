@@ -18,34 +18,34 @@ import numpy as np
 import torch
 from torch import nn
 
-from fedexp import scratch
-from fedexp.algorithm import Algorithm, Components
-from fedexp.checkpoint import Checkpoint
-from fedexp.client import Local
-from fedexp.component import Component
-from fedexp.contexts import Facts
+from fedexp.client.loops import FabricLoop, Loop, TrainerLoop
+from fedexp.client.module import Local
+from fedexp.client.network import classify, layout_of, tensors
+from fedexp.client.optim import Sgd
+from fedexp.client.worker import RAISE, Faults
+from fedexp.core.algorithm import Algorithm, Components
+from fedexp.core.component import Component
+from fedexp.core.seeding import numpy_rng, seeded
+from fedexp.core.state import Message, digest, snapshot
+from fedexp.core.views import Facts
 from fedexp.data.federated import FederatedData
 from fedexp.data.source import DataSpec, Samples
 from fedexp.display import SilentDisplay
 from fedexp.engine import Engine, Every
 from fedexp.errors import PlanError
-from fedexp.evaluate import Stretches
+from fedexp.evaluate.protocols import Protocol
+from fedexp.evaluate.tester import Stretches
 from fedexp.execute.base import Blueprint, Executor, SerialExecutor
 from fedexp.execute.task import Answer, Task
-from fedexp.loops import FabricLoop, Loop, TrainerLoop
 from fedexp.models.split import SplitModel
-from fedexp.network import classify, layout_of, tensors
-from fedexp.optim import Sgd
 from fedexp.partition.base import ClientSplit
-from fedexp.plan import forecast
-from fedexp.protocol import Protocol
-from fedexp.rundir import RunDir
-from fedexp.sampler import NO_MISHAPS, Mishaps, UniformSampler
-from fedexp.seeding import numpy_rng, seeded
-from fedexp.server import Weighting
-from fedexp.state import Message, digest, snapshot
+from fedexp.runs.checkpoint import Checkpoint
+from fedexp.runs.directory import RunDir
+from fedexp.runs.plan import forecast
+from fedexp.server.sampler import NO_MISHAPS, Mishaps, UniformSampler
+from fedexp.server.update import Weighting
+from fedexp.system import scratch
 from fedexp.track.base import NoTracker, RunCard
-from fedexp.worker import RAISE, Faults
 
 T = TypeVar("T")
 

@@ -12,21 +12,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedexp.algorithm import Algorithm, Components
 from fedexp.build import Experiment, build
-from fedexp.client import Job, Result
-from fedexp.component import Component
-from fedexp.config import composed
-from fedexp.contexts import Facts, Frame, LocalRound, Step
+from fedexp.client.module import Job, Result
+from fedexp.client.worker import Worker
+from fedexp.config.compose import composed
+from fedexp.core.algorithm import Algorithm, Components
+from fedexp.core.component import Component
+from fedexp.core.state import Layout, Message, Out, ServerState, Tree, snapshot, zeros_like
+from fedexp.core.views import Facts, Frame, LocalRound, Step
 from fedexp.data.federated import Info
 from fedexp.display import SilentDisplay
 from fedexp.engine import Engine
-from fedexp.reduce import Fold
-from fedexp.rundir import RunDir
-from fedexp.server import advance, cohort_weights
-from fedexp.state import Layout, Message, Out, ServerState, Tree, snapshot, zeros_like
+from fedexp.runs.directory import RunDir
+from fedexp.server.aggregate import Fold
+from fedexp.server.update import advance, cohort_weights
 from fedexp.testing import trial_after
-from fedexp.worker import Worker
 
 TINY = (
     "executor=serial",

@@ -12,10 +12,10 @@ from typing import Any
 from rich.console import Console
 
 from fedexp.build import build
-from fedexp.config import composed, run_path
+from fedexp.config.compose import composed, run_path
 from fedexp.display.plain import PlainDisplay
 from fedexp.engine import Engine
-from fedexp.rundir import RunDir
+from fedexp.runs.directory import RunDir
 
 
 def play(connection: Connection, overrides: Sequence[str]) -> None:

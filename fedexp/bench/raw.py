@@ -23,8 +23,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedexp.bench.workload import Workload
-from fedexp.optim import Sgd
-from fedexp.sampler import UniformSampler
+from fedexp.client.optim import Sgd
+from fedexp.server.sampler import UniformSampler
 
 if TYPE_CHECKING:
     from fedexp.build import Experiment

@@ -21,7 +21,7 @@ from fedexp import __version__
 from fedexp.bench import usage
 from fedexp.bench.contest import Contestant
 from fedexp.bench.ratios import Spread, to_neighbours
-from fedexp.display.figures import DASH
+from fedexp.display.numbers import DASH
 
 KINDS = ("train", "evaluate", "aggregate", "write")  # in this order; what else a run counts comes after them
 

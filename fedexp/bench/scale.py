@@ -16,13 +16,13 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from fedexp import scratch
 from fedexp.bench import usage
 from fedexp.bench.arguments import positive
-from fedexp.config import composed, run_path
+from fedexp.config.compose import composed, run_path
 from fedexp.display import SilentDisplay, human_bytes
-from fedexp.footprint import HOLD
-from fedexp.sampler import cohort_size
+from fedexp.runs.storage_estimate import HOLD
+from fedexp.server.sampler import cohort_size
+from fedexp.system import scratch
 
 if TYPE_CHECKING:
     from fedexp.engine import Engine
@@ -94,7 +94,7 @@ def settle(engine: Engine) -> None:
 
     So all slots there can be are there from the start.
     """
-    from fedexp.client import Job
+    from fedexp.client.module import Job
     from fedexp.execute.task import Train
 
     state = engine.saved.state
@@ -109,7 +109,7 @@ def settle(engine: Engine) -> None:
 def observe(case: Case) -> dict[str, Any]:
     """Plays a case in this process, which should be a fresh one, and says what it took."""
     from fedexp.build import build
-    from fedexp.rundir import RunDir
+    from fedexp.runs.directory import RunDir
 
     with scratch.folder() as folder:
         case.deal(folder)

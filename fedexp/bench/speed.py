@@ -8,12 +8,12 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedexp import scratch
 from fedexp.bench import report, usage
 from fedexp.bench.contest import Contestant, interleave, opened
 from fedexp.bench.workload import WORKLOADS, Workload
-from fedexp.config import choices_of, composed
+from fedexp.config.compose import choices_of, composed
 from fedexp.errors import FedexpError
+from fedexp.system import scratch
 
 if TYPE_CHECKING:
     from rich.console import Console

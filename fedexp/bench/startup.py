@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from fedexp import scratch
 from fedexp.bench.contest import Contestant
 from fedexp.bench.ratios import Spread
 from fedexp.bench.workload import WORKLOADS
 from fedexp.errors import FedexpError
+from fedexp.system import scratch
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -44,7 +44,7 @@ def measure(names: Sequence[str], *, turns: int, console: Console) -> dict[str, 
 def _seconds(name: str, folder: Path, turns: int) -> dict[str, list[float]]:
     from fedexp.bench import raw
     from fedexp.build import build
-    from fedexp.config import composed
+    from fedexp.config.compose import composed
 
     workload = WORKLOADS[name]
     workload.deal(folder)

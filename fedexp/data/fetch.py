@@ -16,12 +16,12 @@ from typing import Any, NoReturn
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-from fedexp import scratch
 from fedexp.data.catalog import CATALOG
 from fedexp.data.entry import Download, Entry
 from fedexp.data.formats import unpack_tar
 from fedexp.data.verify import verify
 from fedexp.errors import DataError
+from fedexp.system import scratch
 
 ANSWER_SECONDS = 4.0  # how long a host may take to answer at all
 STALL_SECONDS = 30.0  # how long a running download may stand still

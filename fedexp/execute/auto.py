@@ -8,12 +8,12 @@ from collections.abc import Iterable, Iterator
 
 import torch
 
+from fedexp.core.ranges import Threads
+from fedexp.core.state import Message
 from fedexp.errors import ConfigError
 from fedexp.execute.base import Blueprint, Executor, Say, SerialExecutor, quiet
 from fedexp.execute.processes import ProcessExecutor
 from fedexp.execute.task import Answer, Task
-from fedexp.ranges import Threads
-from fedexp.state import Message
 
 MARGIN = 1.5  # workers must save so many times what their start costs
 CONTEXT = 600_000_000  # bytes that a process takes on an accelerator before it does anything

@@ -9,19 +9,19 @@ from typing import Protocol
 
 import torch
 
-from fedexp.algorithm import Algorithm, Components
-from fedexp.client import Local
-from fedexp.contexts import Facts
+from fedexp.client.loops import Loop
+from fedexp.client.module import Local
+from fedexp.client.optim import OptimizerFactory
+from fedexp.client.worker import RAISE, Faults, Worker
+from fedexp.core.algorithm import Algorithm, Components
+from fedexp.core.ranges import Threads
+from fedexp.core.state import Message
+from fedexp.core.views import Facts
 from fedexp.data.federated import FederatedData
 from fedexp.execute.task import Answer, Task
-from fedexp.loops import Loop
 from fedexp.models.split import SplitModel
-from fedexp.optim import OptimizerFactory
-from fedexp.ranges import Threads
-from fedexp.resources import cores, keep_freed_memory
-from fedexp.sampler import cohort_size
-from fedexp.state import Message
-from fedexp.worker import RAISE, Faults, Worker
+from fedexp.server.sampler import cohort_size
+from fedexp.system.resources import cores, keep_freed_memory
 
 
 @dataclass(frozen=True)

@@ -12,13 +12,13 @@ from typing import ClassVar, Generic, TypeVar
 
 import torch
 
+from fedexp.client.worker import Worker
+from fedexp.core.state import Message
 from fedexp.errors import ClientError, FedexpError
 from fedexp.execute.base import Say
-from fedexp.execute.shared import Arena, Memory, Parcel, Part, Room, opened
+from fedexp.execute.shared_memory import Arena, Memory, Parcel, Part, Room, opened
 from fedexp.execute.task import Answer, Task
-from fedexp.resources import keep_freed_memory
-from fedexp.state import Message
-from fedexp.worker import Worker
+from fedexp.system.resources import keep_freed_memory
 
 AHEAD = 2  # tasks that a worker has at a time: one under way, and one so that it need not wait for us
 LANES = ("a", "b", "c", "d")  # ways between us and a worker: for its tasks, and for answers that wait for their turn

@@ -15,15 +15,15 @@ from multiprocessing.reduction import recv_handle, send_handle
 from pathlib import Path
 from typing import Any
 
-from fedexp.client import Meter
+from fedexp.client.module import Meter
+from fedexp.core.ranges import PerDevice, Threads, Workers
+from fedexp.core.state import Message
 from fedexp.execute.base import Blueprint, Say, quiet
 from fedexp.execute.pool import READY, Gone, Hand, Pool, Reply, answered
-from fedexp.execute.shared import Arena, Parcel, Part, opened
+from fedexp.execute.shared_memory import Arena, Parcel, Part, opened
 from fedexp.execute.task import Task
-from fedexp.ranges import PerDevice, Threads, Workers
-from fedexp.resources import allow_many_files
-from fedexp.state import Message
-from fedexp.stop import unheard
+from fedexp.system.resources import allow_many_files
+from fedexp.system.signals import block_signals
 
 ENDING = 1.0  # seconds in which a process that has closed its connection ends by itself
 
@@ -95,9 +95,9 @@ def serve(fd: int, meters: int, number: int, threads: int) -> None:
 
 
 # ---------------------------------------------------------------- in the main process
-_SERVE = (
-    "from fedexp.stop import leave_with; leave_with({parent}); "  # before the imports, which take their time
-    "from fedexp.lean import import_lightning; import_lightning(); "
+_SERVE = (  # the parent is watched before the imports, which take their time
+    "from fedexp.system.signals import exit_with_parent; exit_with_parent({parent}); "
+    "from fedexp.system.fast_import import import_lightning; import_lightning(); "
     "from fedexp.execute.processes import serve; serve({fd}, {meters}, {number}, {threads})"
 )
 
@@ -221,7 +221,7 @@ class ProcessExecutor(Pool[Process]):
             parent=os.getpid(), fd=theirs.fileno(), meters=self._meters.fd, number=number, threads=self._threads
         )
         path = os.pathsep.join(p or str(Path.cwd()) for p in sys.path)
-        with unheard():
+        with block_signals():
             process = subprocess.Popen(  # noqa: S603
                 [sys.executable, "-P", "-c", code],  # what can be imported here, and nothing from the current folder
                 pass_fds=[theirs.fileno(), self._meters.fd],

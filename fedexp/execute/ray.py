@@ -17,15 +17,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedexp.core.ranges import Count, NotNegative
+from fedexp.core.state import Message
 from fedexp.errors import ConfigError, FedexpError
-from fedexp.execute.actor import Actor, Seat
 from fedexp.execute.base import Blueprint, Say, quiet
 from fedexp.execute.pool import READY, Gone, Hand, Pool, Reply
-from fedexp.execute.shared import Parcel, Part, Place, opened
+from fedexp.execute.ray_actor import Actor, Seat
+from fedexp.execute.shared_memory import Parcel, Part, Place, opened
 from fedexp.execute.task import Task
-from fedexp.ranges import Count, NotNegative
-from fedexp.resources import cores
-from fedexp.state import Message
+from fedexp.system.resources import cores
 
 if TYPE_CHECKING:
     from ray import ObjectRef

@@ -8,13 +8,13 @@ from collections.abc import Generator, Iterable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from fedexp.evaluate import Score
-from fedexp.reduce import Fold
-from fedexp.state import Message
+from fedexp.core.state import Message
+from fedexp.evaluate.tester import Score
+from fedexp.server.aggregate import Fold
 
 if TYPE_CHECKING:
-    from fedexp.client import Job, Result
-    from fedexp.worker import Worker
+    from fedexp.client.module import Job, Result
+    from fedexp.client.worker import Worker
 
 
 def nothing() -> Fold:

@@ -16,14 +16,14 @@ from rich.table import Table
 from rich.text import Text
 
 from fedexp import sweep
-from fedexp.config import conf_dir, overrides_of, title
-from fedexp.display.figures import DASH
+from fedexp.config.compose import conf_dir, overrides_of, title
+from fedexp.display.numbers import DASH
 from fedexp.errors import CheckpointError, ConfigError, DamagedError, FedexpError
-from fedexp.files import CHECKPOINT, CLIENTS, CONFIG, LATEST, LOCK, OF_A_RUN, PREVIOUS, reading
-from fedexp.manifest import Manifest
-from fedexp.pointer import Pointer
-from fedexp.rundir import RunDir
+from fedexp.runs.directory import RunDir
+from fedexp.runs.files import CHECKPOINT, CLIENTS, CONFIG, LATEST, LOCK, OF_A_RUN, PREVIOUS, reading
 from fedexp.runs.plain import plain
+from fedexp.runs.pointer import Pointer
+from fedexp.sweep.manifest import Manifest
 
 State = Literal["done", "running", "partial", "failed", "damaged", "missing"]
 COLOURS: dict[State, str] = {

@@ -10,19 +10,19 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from fedexp import scratch
-from fedexp.algorithm import Algorithm
 from fedexp.build import Experiment, build
-from fedexp.client import Job, Local, Result
-from fedexp.config import Config, relevant, run_path
+from fedexp.client.module import Job, Local, Result
+from fedexp.config.compose import Config, relevant, run_path
+from fedexp.core.algorithm import Algorithm
 from fedexp.data.federated import FederatedData
 from fedexp.display import SilentDisplay
 from fedexp.engine import Engine
 from fedexp.errors import ClientError, DamagedError, FedexpError
 from fedexp.execute.task import MeasureServer, Visit
-from fedexp.manifest import rounds_done, work
-from fedexp.rundir import RunDir
+from fedexp.runs.directory import RunDir
 from fedexp.sweep.listing import Amount, Cost
+from fedexp.sweep.manifest import rounds_done, work
+from fedexp.system import scratch
 
 ENOUGH = 0.5  # seconds of local steps that make a measurement
 PATIENCE = 3.0  # seconds of a first step or test, which is slow, after which there is no second

@@ -12,10 +12,10 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from fedexp.display.figures import DASH, clock, count, human_bytes
-from fedexp.resources import cores
+from fedexp.display.numbers import DASH, clock, count, human_bytes
 from fedexp.sweep.jobs import PLAIN, Job, folded, say, varying
 from fedexp.sweep.progress import roughly
+from fedexp.system.resources import cores
 
 State = Literal["done", "partial", "missing"]
 Basis = Literal["timed", "runs"]

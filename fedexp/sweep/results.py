@@ -17,8 +17,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from fedexp.display.figures import DASH, count
-from fedexp.files import writing
+from fedexp.display.numbers import DASH, count
+from fedexp.runs.files import writing
 from fedexp.sweep.jobs import PLAIN, Job, count_statuses, folded, keys_of, listed, say, varying
 
 # The columns of the tables on screen; {window} is the number of rounds.

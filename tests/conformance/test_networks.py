@@ -16,23 +16,23 @@ import torch
 from omegaconf import OmegaConf
 from torch import nn
 
-from fedexp.algorithm import Algorithm
 from fedexp.build import make
-from fedexp.client import Job, Local, Result
-from fedexp.config import choices_of, composed, conf_dir
-from fedexp.contexts import Facts
+from fedexp.client.loops import FabricLoop, TrainerLoop
+from fedexp.client.module import Job, Local, Result
+from fedexp.client.network import classify, layout_of, tensors
+from fedexp.client.optim import Sgd
+from fedexp.client.worker import Worker
+from fedexp.config.compose import choices_of, composed, conf_dir
+from fedexp.core.algorithm import Algorithm
+from fedexp.core.seeding import seeded
+from fedexp.core.state import ServerState, Tree, digest, snapshot
+from fedexp.core.views import Facts
 from fedexp.data.federated import FederatedData
 from fedexp.data.source import DataSpec, Samples
 from fedexp.errors import ConfigError, PlanError
-from fedexp.loops import FabricLoop, TrainerLoop
 from fedexp.models.split import SplitModel
-from fedexp.network import classify, layout_of, tensors
-from fedexp.optim import Sgd
 from fedexp.partition.base import ClientSplit
-from fedexp.seeding import seeded
-from fedexp.server import advance, cohort_weights
-from fedexp.state import ServerState, Tree, digest, snapshot
-from fedexp.worker import Worker
+from fedexp.server.update import advance, cohort_weights
 from tests.helpers import folded
 
 CLASSES = 4

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fedexp.build import make
-from fedexp.config import choices_of, composed
+from fedexp.config.compose import choices_of, composed
 from fedexp.testing import play
 
 FILE = Path(__file__).with_name("golden.json")

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from fedexp import resources, sweep
+from fedexp import sweep
 from fedexp.execute.base import Blueprint, Say, SerialExecutor
+from fedexp.system import resources
 
 
 class LookingExecutor(SerialExecutor):

@@ -10,15 +10,15 @@ import pytest
 
 from fedexp.algos.scaffold import Scaffold
 from fedexp.build import make
-from fedexp.component import Component
-from fedexp.config import choices_of, composed
+from fedexp.client.worker import Faults
+from fedexp.config.compose import choices_of, composed
+from fedexp.core.component import Component
 from fedexp.errors import ClientError
 from fedexp.execute.auto import AutoExecutor
 from fedexp.execute.base import Blueprint, SerialExecutor
 from fedexp.execute.processes import ProcessExecutor
-from fedexp.sampler import Mishaps
+from fedexp.server.sampler import Mishaps
 from fedexp.testing import CLIENTS, card, executors_agree, play, trial, trial_after
-from fedexp.worker import Faults
 
 
 def blueprint() -> Blueprint:

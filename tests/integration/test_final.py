@@ -9,10 +9,10 @@ import pytest
 from rich.console import Console
 
 import fedexp
-from fedexp.config import composed, run_path
+from fedexp.client.worker import Worker
+from fedexp.config.compose import composed, run_path
 from fedexp.errors import ClientError
-from fedexp.protocol import Protocol
-from fedexp.worker import Worker
+from fedexp.evaluate.protocols import Protocol
 
 ALL = "evaluate.all_clients=true"
 
@@ -159,7 +159,7 @@ def test_the_last_pass_is_seen(small):
 
 def test_the_cohorts_can_be_held_while_the_seed_changes(small):
     def cohorts(*more: str) -> list[tuple[str, str]]:
-        from fedexp.rundir import RunDir
+        from fedexp.runs.directory import RunDir
 
         rows = RunDir(fedexp.run(small(*more)).path).rows("clients.csv")
         return [(row["round"], row["client"]) for row in rows]

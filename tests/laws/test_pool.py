@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from fedexp.errors import FedexpError
 from fedexp.execute.base import quiet
 from fedexp.execute.pool import AHEAD, LANES, LIVES, Gone, Hand, Pool
-from fedexp.execute.shared import Arena, Parcel
+from fedexp.execute.shared_memory import Arena, Parcel
 from fedexp.execute.task import Answer, Task
-from fedexp.reduce import Fold, Mean
+from fedexp.server.aggregate import Fold, Mean
 
 
 @dataclass(frozen=True)

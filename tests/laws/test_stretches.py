@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedexp.evaluate import Stretches
+from fedexp.evaluate.tester import Stretches
 
 
 @given(st.integers(1, 5000), st.integers(1, 1200), st.integers(1, 40))

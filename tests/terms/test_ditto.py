@@ -8,9 +8,9 @@ import torch
 import torch.nn.functional as F
 
 from fedexp.algos.ditto import Ditto
-from fedexp.network import load, tensors
-from fedexp.optim import Sgd
-from fedexp.state import digest
+from fedexp.client.network import load, tensors
+from fedexp.client.optim import Sgd
+from fedexp.core.state import digest
 from fedexp.testing import play, tiny_net
 from tests.helpers import array, batches_of, jobs_of, opened, round_of, work
 

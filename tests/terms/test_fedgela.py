@@ -9,9 +9,9 @@ import torch.nn.functional as F
 
 from fedexp.algos.fedgela import EquiangularHead, LocalAdaptation, frame
 from fedexp.algos.inherited import InheritedPrivateModel
+from fedexp.client.network import load
+from fedexp.client.optim import Sgd
 from fedexp.errors import ConfigError, PlanError
-from fedexp.network import load
-from fedexp.optim import Sgd
 from fedexp.testing import CLASSES, play, tiny_net, trial_after
 from tests.helpers import Recorder, array, jobs_of, opened, played, round_of, step, tiny, work
 

@@ -10,8 +10,8 @@ from fedexp.algos import fedmr
 from fedexp.algos.fedmr import ManifoldReshape, correlation, margin
 from fedexp.algos.fedrs import RestrictedSoftmax
 from fedexp.algos.prototypes import ClassMeans
+from fedexp.core.state import digest
 from fedexp.errors import PlanError
-from fedexp.state import digest
 from fedexp.testing import play, trial_after
 from tests.helpers import array, played, step, tiny
 

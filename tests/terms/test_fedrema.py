@@ -11,10 +11,10 @@ from fedexp.algos.alternate import Alternate
 from fedexp.algos.fedrema import RelativityHeads, mixed, most_relevant
 from fedexp.algos.prototypes import Align, ClassMeans
 from fedexp.algos.scaffold import Scaffold
+from fedexp.client.optim import Sgd
+from fedexp.core.seeding import torch_rng
+from fedexp.core.state import digest
 from fedexp.errors import PlanError
-from fedexp.optim import Sgd
-from fedexp.seeding import torch_rng
-from fedexp.state import digest
 from fedexp.testing import CLIENTS, play, trial_after
 from tests.helpers import Recorder, array, jobs_of, opened, played, round_of, served, tiny, work
 

@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 
 from fedexp.algos.fedrs import ClassWeightedAggregation, GaussianNoise, RestrictedSoftmax
+from fedexp.core.state import digest, global_norm, sub
 from fedexp.errors import PlanError
-from fedexp.state import digest, global_norm, sub
 from fedexp.testing import play, trial_after
 from tests.helpers import Recorder, array, info, jobs_of, local_round, opened, round_of, served, step
 
@@ -45,7 +45,7 @@ def test_alpha_zero_gives_missing_rows_exactly_no_gradient():
 
 
 def test_alpha_zero_moves_missing_rows_by_weight_decay_only():
-    from fedexp.optim import Sgd
+    from fedexp.client.optim import Sgd
 
     recorder = Recorder()
     with opened({"rs": RestrictedSoftmax(alpha=0.0), "r": recorder}, optimizer=Sgd(weight_decay=0.0)) as engine:

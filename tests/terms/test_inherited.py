@@ -11,8 +11,8 @@ import torch
 from fedexp.algos.fedrs import RestrictedSoftmax
 from fedexp.algos.inherited import InheritedPrivateModel
 from fedexp.algos.scaffold import Scaffold
-from fedexp.optim import Sgd
-from fedexp.state import digest
+from fedexp.client.optim import Sgd
+from fedexp.core.state import digest
 from fedexp.testing import play
 from tests.helpers import Recorder, array, opened, played, round_of, work
 
@@ -119,7 +119,7 @@ def test_view_is_the_private_model_once_there_is_one():
         algorithm = engine.algorithm
         views = algorithm.views({"hpm.model": {"w": torch.ones(1)}, "hpm.seen": {"value": torch.tensor(0.0)}})
         later = algorithm.views({"hpm.model": {"w": torch.ones(1)}, "hpm.seen": {"value": torch.tensor(1.0)}})
-        from fedexp.contexts import View
+        from fedexp.core.views import View
 
         plain = {"w": torch.zeros(1)}
         assert algorithm.compose(plain, View(views, None, algorithm.facts), "view") is plain

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from fedexp.algos.prototypes import Align, ClassMeans, class_sums
+from fedexp.client.network import load
+from fedexp.core.state import digest
 from fedexp.errors import PlanError
-from fedexp.network import load
-from fedexp.state import digest
 from fedexp.testing import CLASSES, CLIENTS, play, tiny_net, trial_after
 from tests.helpers import Recorder, array, jobs_of, opened, round_of, served, step, work
 

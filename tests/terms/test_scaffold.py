@@ -9,10 +9,10 @@ import torch.nn.functional as F
 
 from fedexp.algos.fedrs import RestrictedSoftmax
 from fedexp.algos.scaffold import Scaffold
+from fedexp.client.network import load, tensors
+from fedexp.client.optim import Sgd
+from fedexp.core.state import digest
 from fedexp.errors import PlanError
-from fedexp.network import load, tensors
-from fedexp.optim import Sgd
-from fedexp.state import digest
 from fedexp.testing import CLIENTS, play, tiny_net, trial_after
 from tests.helpers import array, batches_of, jobs_of, opened, round_of, work
 

@@ -7,15 +7,15 @@ from dataclasses import dataclass, replace
 import pytest
 import torch
 
-from fedexp.algorithm import Algorithm
 from fedexp.algos.fedrs import RestrictedSoftmax
 from fedexp.algos.inherited import InheritedPrivateModel
 from fedexp.build import build
-from fedexp.component import Component, Phase, overrides, own
-from fedexp.contexts import Facts
+from fedexp.client.network import layout_of, tensors
+from fedexp.core.algorithm import Algorithm
+from fedexp.core.component import Component, Phase, overrides, own
+from fedexp.core.state import Slot, Upload, digest, number, received, snapshot
+from fedexp.core.views import Facts
 from fedexp.errors import ConfigError, PlanError
-from fedexp.network import layout_of, tensors
-from fedexp.state import Slot, Upload, digest, number, received, snapshot
 from fedexp.testing import CLASSES, CLIENTS, tiny_data, tiny_net
 
 

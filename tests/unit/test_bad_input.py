@@ -165,7 +165,7 @@ COMMANDS = {
         ("algo.rs._target_=shutil.rmtree", "algo.rs._target_: 'shutil.rmtree' is neither"),
         ("tracker._target_=nowhere.Thing", "tracker._target_: 'nowhere.Thing' is neither"),
         ("data._target_=fedexp.cli.main", "'fedexp.cli.main' belongs to fedexp, but is not in fedexp.data"),
-        ("loop._target_=fedexp.optim.Sgd", "loop._target_: 'fedexp.optim.Sgd'", "fedexp.loops"),
+        ("loop._target_=fedexp.client.optim.Sgd", "loop._target_: 'fedexp.client.optim.Sgd'", "fedexp.client.loops"),
         ("data._target_=fedexp.data.fetch.obtain", "is not what data needs: it has no load"),
         ("data._target_=fedexp.data.source.Source", "is only a description"),
         ("data._target_=fedexp.data.digits.Digts", "is not there", "'Digits'"),
@@ -311,7 +311,7 @@ FOLDERS = [
     ({"data/mine.yaml": "{}\n"}, "data=mine", "data", "_target_"),
     ({"data/mine.yaml": "_target_: theirs.Prox\n"}, "data=mine", "is not what data needs: it has no load"),
     ({"model/mine.yaml": "_target_: fedexp.models.mlp.mlpnet\nhiden: [3]\n"}, "model=mine", "model.hiden is not"),
-    ({"optim/mine.yaml": "_target_: fedexp.optim.Sgd\nlr: .nan\n"}, "optim=mine", "optim.lr must be a finite number"),
+    ({"optim/mine.yaml": "_target_: fedexp.client.optim.Sgd\nlr: .nan\n"}, "optim=mine", "optim.lr must be a finite"),
     ({"mine.yaml": BASED + "hydra: {callbacks: {x: {_target_: os.system}}}\n"}, "-cn mine", "hydra.callbacks.x"),
     ({"mine.yaml": BASED + "hydra: {searchpath: ['pkg://antigravity']}\n"}, "-cn mine", "hydra.searchpath"),
     ({"mine.yaml": BASED + "roundz: 4\n"}, "-cn mine", "roundz is not a setting", "'rounds'"),
@@ -322,8 +322,8 @@ FOLDERS = [
 MODULES = {
     "theirs.py": (
         "from dataclasses import dataclass\n"
-        "from fedexp.component import Component\n"
-        "from fedexp.ranges import Share\n"
+        "from fedexp.core.component import Component\n"
+        "from fedexp.core.ranges import Share\n"
         "number = 3\n"
         "@dataclass(frozen=True, kw_only=True)\nclass Prox(Component):\n    mu: Share = 0.1\n"
         "@dataclass\nclass NotAComponent:\n    x: int = 1\n"

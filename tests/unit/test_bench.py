@@ -20,12 +20,12 @@ from fedexp.bench.report import lines
 from fedexp.bench.startup import launch
 from fedexp.bench.workload import WORKLOADS
 from fedexp.build import build
-from fedexp.config import composed, run_path
+from fedexp.config.compose import composed, run_path
+from fedexp.core.seeding import derive
 from fedexp.display import SilentDisplay
 from fedexp.errors import FedexpError
-from fedexp.rundir import RunDir
-from fedexp.sampler import UniformSampler
-from fedexp.seeding import derive
+from fedexp.runs.directory import RunDir
+from fedexp.server.sampler import UniformSampler
 from tests.unit.players import counts, dies, fails, works
 
 W0 = WORKLOADS["W0"]

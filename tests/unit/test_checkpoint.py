@@ -16,18 +16,18 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
 
-from fedexp import checkpoint as module
-from fedexp import files, pointer, shelf
-from fedexp.checkpoint import Checkpoint, Saved, save_model
-from fedexp.component import Component
+from fedexp.core.component import Component
+from fedexp.core.state import Out, ServerState, Slot, digest, number, zeros_shared
 from fedexp.display import SilentDisplay
 from fedexp.engine import Every
 from fedexp.errors import CheckpointError, DiskError
-from fedexp.rundir import RunDir
-from fedexp.sampler import largest_first
-from fedexp.shelf import Shelf
-from fedexp.state import Out, ServerState, Slot, digest, number, zeros_shared
-from fedexp.store import ClientStore
+from fedexp.runs import checkpoint as module
+from fedexp.runs import files, pointer, tensor_files
+from fedexp.runs.checkpoint import Checkpoint, Saved, save_model
+from fedexp.runs.client_store import ClientStore
+from fedexp.runs.directory import RunDir
+from fedexp.runs.tensor_files import Shelf
+from fedexp.server.sampler import largest_first
 from fedexp.testing import card, play, trial
 
 REMEDY = "force=true"
@@ -214,7 +214,7 @@ def test_nothing_is_written_after_clear_that_was_not_asked_for(folder):
 
 def test_everything_is_on_the_disk_itself_before_the_pointer_is(folder, monkeypatch, hold):
     synced: set[str] = set()
-    monkeypatch.setattr(shelf.os, "fsync", lambda fd: synced.add(Path(f"/proc/self/fd/{fd}").resolve().name))
+    monkeypatch.setattr(tensor_files.os, "fsync", lambda fd: synced.add(Path(f"/proc/self/fd/{fd}").resolve().name))
     pointed: list[set[str]] = []
     write = module.write_atomically
     monkeypatch.setattr(module, "write_atomically", lambda *a: (pointed.append(set(synced)), write(*a)))
@@ -474,7 +474,7 @@ def fails_at(monkeypatch, call: int, error: BaseException) -> None:
             raise error
         return original(path, data, **options)
 
-    for place in (module, shelf):
+    for place in (module, tensor_files):
         monkeypatch.setattr(place, "write_atomically", watched)
 
 

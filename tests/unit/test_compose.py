@@ -13,10 +13,10 @@ from hydra.types import RunMode
 from omegaconf import OmegaConf
 
 from fedexp import cli
-from fedexp.compose import Loader, Sources, loader
-from fedexp.config import choices_of, composed, conf_dir
+from fedexp.config.compose import choices_of, composed, conf_dir
+from fedexp.config.hydra_loader import Loader, Sources, loader
 from fedexp.errors import ConfigError
-from fedexp.stop import Stopped, heeding
+from fedexp.system.signals import Stopped, raise_on_signal
 
 OURS = Sources(conf_dir())
 LINES = [
@@ -119,7 +119,7 @@ def test_a_signal_waits_for_the_end_of_composing(monkeypatch):
     seen: list[str] = []
     real = config_loader_impl.create_defaults_list
     monkeypatch.setattr(config_loader_impl, "create_defaults_list", create)
-    with pytest.raises(Stopped), heeding():
+    with pytest.raises(Stopped), raise_on_signal():
         composed(["algo=fedla", "model=vgg8"])  # a choice that nobody else makes
     assert seen == ["went on"]
 

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from fedexp import config as module
-from fedexp import schema
-from fedexp.config import choices_of, composed, conf_dir, run_id, run_path, title
+from fedexp.config import compose as module
+from fedexp.config import schema
+from fedexp.config.compose import choices_of, composed, conf_dir, run_id, run_path, title
 from fedexp.errors import ConfigError
 
 FILES = sorted(conf_dir().glob("*/*.yaml"))
@@ -254,7 +254,7 @@ def test_conf_dir_beside_the_package_or_inside_it(tmp_path, monkeypatch):
     assert (conf_dir() / "config.yaml").exists()
     package = tmp_path / "site-packages" / "fedexp"
     package.mkdir(parents=True)
-    monkeypatch.setattr(module, "__file__", str(package / "config.py"))
+    monkeypatch.setattr(module, "__file__", str(package / "config" / "compose.py"))
     assert conf_dir() == tmp_path / "site-packages" / "conf"
     (package / "conf").mkdir()
     assert conf_dir() == package / "conf"

@@ -17,13 +17,13 @@ from hydra.utils import get_class
 from torchvision.transforms import functional as vision
 
 from fedexp.build import make
-from fedexp.config import composed, run_id
+from fedexp.config.compose import composed, run_id
 from fedexp.data import pixels
 from fedexp.data.augment import DEGREES, PADDING, STEPS, Pipeline, crop, flip, pipeline, reflect_crop, rotate, turned
 from fedexp.data.catalog import CATALOG
 from fedexp.data.digits import Digits
-from fedexp.data.listing import CACHE, ROOT
-from fedexp.data.pixels import normalised
+from fedexp.data.list_command import CACHE, ROOT
+from fedexp.data.normalise import normalised
 from fedexp.data.source import Samples
 from fedexp.errors import ConfigError, DataError
 

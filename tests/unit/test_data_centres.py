@@ -16,7 +16,7 @@ from PIL import Image
 
 from fedexp.data.catalog import CATALOG
 from fedexp.data.isic import Isic2019
-from fedexp.data.writers import Mnist
+from fedexp.data.mnist_writers import Mnist
 from fedexp.errors import DataError
 from tests.unit.test_data_files import write_idx, written
 

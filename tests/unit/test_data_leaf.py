@@ -12,8 +12,8 @@ import pytest
 import torch
 from PIL import Image
 
+from fedexp.data.by_user import divided, numbered
 from fedexp.data.femnist import Femnist
-from fedexp.data.owners import divided, numbered
 from fedexp.data.shakespeare import Shakespeare
 from fedexp.errors import DataError
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedexp.data.roles import roles
 from fedexp.data.shakespeare import LENGTH, UNKNOWN, VOCABULARY, Shakespeare, tokens
+from fedexp.data.shakespeare_text import roles
 from fedexp.errors import DataError
 from tests.unit.test_data_leaf import write_leaf
 

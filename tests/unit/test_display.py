@@ -14,8 +14,8 @@ import pytest
 from rich.console import Console
 
 from fedexp.display import Display, SilentDisplay, choose, shown, summary
-from fedexp.display.figures import clock, count, duration, human_bytes, percent, sparkline
 from fedexp.display.live import LiveDisplay
+from fedexp.display.numbers import clock, count, duration, human_bytes, percent, sparkline
 from fedexp.display.plain import PlainDisplay
 from fedexp.display.progress import Progress
 

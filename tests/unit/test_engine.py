@@ -8,13 +8,13 @@ from itertools import groupby
 
 import pytest
 
-from fedexp.component import Component
+from fedexp.core.component import Component
+from fedexp.core.state import Message, Slot, number
 from fedexp.engine import Every
 from fedexp.errors import CheckpointError
+from fedexp.evaluate.protocols import FedRemaProtocol, Protocol
 from fedexp.execute.base import SerialExecutor
 from fedexp.execute.task import Answer, Task
-from fedexp.protocol import FedRemaProtocol, Protocol
-from fedexp.state import Message, Slot, number
 from fedexp.testing import card, trial
 
 ROUND, TEST, PERSONAL = "Train", "MeasureServer", "Measure"

@@ -10,16 +10,16 @@ import pytest
 import torch
 from torch import nn
 
-from fedexp.algorithm import Algorithm
-from fedexp.component import Component
-from fedexp.contexts import Facts
+from fedexp.client.network import layout_of, tensors
+from fedexp.core.algorithm import Algorithm
+from fedexp.core.component import Component
+from fedexp.core.state import snapshot
+from fedexp.core.views import Facts
 from fedexp.data.federated import Info
 from fedexp.data.source import Samples
-from fedexp.evaluate import Score, aggregation, per_class, personalization, worst_decile
-from fedexp.evaluate import Tester as Examiner  # pytest takes Test… for tests
+from fedexp.evaluate.tester import Score, aggregation, per_class, personalization, worst_decile
+from fedexp.evaluate.tester import Tester as Examiner  # pytest takes Test… for tests
 from fedexp.models.split import SplitModel
-from fedexp.network import layout_of, tensors
-from fedexp.state import snapshot
 
 # Logits by hand: the network below is the identity, so a sample is its own logits.
 X = torch.tensor(
@@ -81,7 +81,7 @@ def test_no_owned_class_in_the_test_set():
 
 def test_batches_do_not_matter(monkeypatch):
     whole = score(info(1, 0, 1, 0))
-    monkeypatch.setattr("fedexp.evaluate.BATCH", 4)
+    monkeypatch.setattr("fedexp.evaluate.tester.BATCH", 4)
     pieces = score(info(1, 0, 1, 0))
     assert replace(pieces, loss=0) == replace(whole, loss=0)
     assert pieces.loss == pytest.approx(whole.loss)

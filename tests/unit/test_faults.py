@@ -18,20 +18,20 @@ import torch
 import fedexp
 from fedexp.algos.fedrema import RelativityHeads
 from fedexp.algos.scaffold import Scaffold
-from fedexp.client import ClientModule, Job
-from fedexp.component import Component
-from fedexp.config import run_path
+from fedexp.client.loops import FabricLoop, TrainerLoop
+from fedexp.client.module import ClientModule, Job
+from fedexp.client.worker import Faults, time_limit
+from fedexp.config.compose import run_path
+from fedexp.core.component import Component
+from fedexp.core.state import Out, Slot, Upload, digest
 from fedexp.display import SilentDisplay
 from fedexp.engine import client_columns
 from fedexp.errors import ClientError, ConfigError
-from fedexp.loops import FabricLoop, TrainerLoop
-from fedexp.plan import forecast
-from fedexp.protocol import FedGelaProtocol, FedRemaProtocol
-from fedexp.rundir import ERROR
-from fedexp.sampler import Mishaps
-from fedexp.state import Out, Slot, Upload, digest
+from fedexp.evaluate.protocols import FedGelaProtocol, FedRemaProtocol
+from fedexp.runs.directory import ERROR
+from fedexp.runs.plan import forecast
+from fedexp.server.sampler import Mishaps
 from fedexp.testing import CLIENTS, card, play, trial
-from fedexp.worker import Faults, time_limit
 from tests.helpers import Recorder, array, batches_of, opened, round_of, work, worker_of
 
 SKIP = Faults("skip")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedexp.component import Phase
+from fedexp.core.component import Phase
 from fedexp.data.federated import FederatedData, batch_sizes
 from fedexp.data.source import DataSpec, Samples
 from fedexp.partition.base import ClientSplit

@@ -4,9 +4,9 @@ import signal
 
 import pytest
 
-from fedexp import stop
-from fedexp.component import Component
-from fedexp.loops import FabricLoop, TrainerLoop
+from fedexp.client.loops import FabricLoop, TrainerLoop
+from fedexp.core.component import Component
+from fedexp.system import signals
 from fedexp.testing import play
 
 
@@ -55,26 +55,26 @@ def test_ctrl_c_is_a_keyboard_interrupt_and_works_a_second_time(loop):
 @pytest.fixture
 def handlers():
     """What signals did before is what they do afterwards."""
-    before = {number: signal.getsignal(number) for number in stop.SIGNALS}
+    before = {number: signal.getsignal(number) for number in signals.SIGNALS}
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
 
 
 @pytest.mark.usefixtures("handlers")
-@pytest.mark.parametrize("number", stop.SIGNALS)
+@pytest.mark.parametrize("number", signals.SIGNALS)
 def test_a_signal_is_heard_after_what_would_swallow_it(number):
     reached = []
 
     def imported():
-        with stop.later():
+        with signals.defer_signals():
             try:
                 signal.raise_signal(number)
             except KeyboardInterrupt:
                 reached.append("an except clause of somebody else")
             reached.append("the end")
 
-    with stop.heeding(), pytest.raises(stop.Stopped) as told:
+    with signals.raise_on_signal(), pytest.raises(signals.Stopped) as told:
         imported()
     assert reached == ["the end"]
-    assert stop.exit_code(told.value) == 128 + number
+    assert signals.exit_code(told.value) == 128 + number

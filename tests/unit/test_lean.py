@@ -7,13 +7,13 @@ import sys
 
 SCRIPT = """
 import sys
-from fedexp.lean import import_lightning
+from fedexp.system.fast_import import import_lightning
 import_lightning()
 from fedexp.build import build
-from fedexp.config import composed
+from fedexp.config.compose import composed
 from fedexp.execute.base import SerialExecutor
 from fedexp.testing import play
-from fedexp.loops import TrainerLoop
+from fedexp.client.loops import TrainerLoop
 play({}, loop=TrainerLoop)
 carried = sorted({"torchmetrics", "torchvision", "scipy.signal", "torch._dynamo"} & set(sys.modules))
 assert not carried, carried

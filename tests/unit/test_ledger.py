@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedexp.ledger import COLUMNS, Ledger
+from fedexp.runs.ledger import COLUMNS, Ledger
 
 
 def test_rows_and_totals():

@@ -14,7 +14,7 @@ from functools import partial
 import pytest
 
 from fedexp.errors import LimitError
-from fedexp.limits import explained
+from fedexp.system.limits import explained
 
 COMMAND = (sys.executable, "-m", "fedexp", "algo=fedavg", "rounds=1", "local.epochs=1")
 

@@ -10,19 +10,19 @@ import pytest
 import torch
 from torch import nn
 
-from fedexp.algorithm import Algorithm
-from fedexp.client import ClientModule, Job, Local
-from fedexp.component import Component, Phase
-from fedexp.contexts import Facts
+from fedexp.client.loops import FabricLoop, TrainerLoop
+from fedexp.client.module import ClientModule, Job, Local
+from fedexp.client.network import layout_of, tensors
+from fedexp.client.optim import Sgd
+from fedexp.client.worker import Worker
+from fedexp.core.algorithm import Algorithm
+from fedexp.core.component import Component, Phase
+from fedexp.core.seeding import seeded
+from fedexp.core.state import digest, snapshot
+from fedexp.core.views import Facts
 from fedexp.errors import ClientError
-from fedexp.loops import FabricLoop, TrainerLoop
 from fedexp.models.split import SplitModel
-from fedexp.network import layout_of, tensors
-from fedexp.optim import Sgd
-from fedexp.seeding import seeded
-from fedexp.state import digest, snapshot
 from fedexp.testing import CLASSES, CLIENTS, SIDE, play, tiny_data, tiny_net
-from fedexp.worker import Worker
 
 LOOPS = [TrainerLoop, FabricLoop]
 STATISTICS = ("features.2.running_mean", "features.2.running_var", "features.2.num_batches_tracked")

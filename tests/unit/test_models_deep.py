@@ -13,13 +13,13 @@ from omegaconf import OmegaConf
 from torch import nn
 
 from fedexp.build import make
-from fedexp.config import conf_dir
+from fedexp.client.network import layout_of
+from fedexp.config.compose import conf_dir
 from fedexp.errors import ConfigError
 from fedexp.models.efficientnet import efficientnet_b0
 from fedexp.models.resnet import PaddedShortcut, resnet
 from fedexp.models.vgg import vgg
 from fedexp.models.wide_resnet import WideBlock, wide_resnet
-from fedexp.network import layout_of
 
 GREY28, COLOUR32 = (1, 28, 28), (3, 32, 32)
 tiny_wrn = partial(wide_resnet, depth=10, widen=1)

@@ -6,12 +6,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from fedexp.client.network import Spares, layout_of, tensors
+from fedexp.core.state import snapshot
 from fedexp.errors import ConfigError
 from fedexp.models.charlstm import charlstm
 from fedexp.models.fecnn import fecnn
 from fedexp.models.sacnn import sacnn_standin
-from fedexp.network import Spares, layout_of, tensors
-from fedexp.state import snapshot
 
 
 def size(module):

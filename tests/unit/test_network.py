@@ -13,14 +13,14 @@ import pytest
 import torch
 from torch import nn
 
-from fedexp import network
+from fedexp.client import network
+from fedexp.client.network import Spares, arranged, layout_of, load, tensors
+from fedexp.core.state import digest, snapshot
 from fedexp.models.alexnet import alexnet
 from fedexp.models.lenet import lenet
 from fedexp.models.mlp import mlpnet
 from fedexp.models.resnet import resnet
 from fedexp.models.split import SplitModel
-from fedexp.network import Spares, arranged, layout_of, load, tensors
-from fedexp.state import digest, snapshot
 from fedexp.testing import SIDE, tiny_net
 
 X = torch.linspace(-1, 1, 3 * SIDE * SIDE).view(3, 1, SIDE, SIDE)
@@ -198,7 +198,7 @@ def test_a_network_whose_weights_torch_would_write_past_is_left_as_it_is():
 TRAIN = """
 import torch
 from fedexp.models.resnet import resnet
-from fedexp.network import arranged
+from fedexp.client.network import arranged
 
 torch.set_num_threads(1)
 net = arranged(resnet((3, 8, 8), 10, blocks=(1, 1), widths=(2, 4)))

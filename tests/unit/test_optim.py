@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedexp.optim import Sgd
+from fedexp.client.optim import Sgd
 
 
 def walk(make, steps, *, frozen_at=()):

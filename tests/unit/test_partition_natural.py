@@ -92,7 +92,7 @@ def test_a_run_hands_its_data_sets_owners_over(monkeypatch):
     import torch
 
     from fedexp.build import build
-    from fedexp.config import composed
+    from fedexp.config.compose import composed
     from fedexp.data.digits import Digits
 
     plain = Digits.load

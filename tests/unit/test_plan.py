@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from fedexp import footprint
 from fedexp.algos.ditto import Ditto
 from fedexp.algos.fedrs import ClassWeightedAggregation, RestrictedSoftmax
 from fedexp.algos.scaffold import Scaffold
 from fedexp.build import build
-from fedexp.footprint import Footprint, Load, Room, available_memory
-from fedexp.plan import forecast
-from fedexp.state import nbytes
+from fedexp.core.state import nbytes
+from fedexp.runs import storage_estimate
+from fedexp.runs.plan import forecast
+from fedexp.runs.storage_estimate import Footprint, Load, Room, available_memory
 from fedexp.testing import play
 
 MODEL = 4 * (16 * 8 + 8 + 8 * 4)  # the tiny network: 16-8-4, one bias
@@ -131,8 +131,8 @@ def test_the_footprint_of_a_run(configured):
 def test_a_run_stays_within_its_footprint(configured, monkeypatch, algo, store):
     """What is on disk at any save, and what a store holds, against what was forecast."""
     import fedexp
-    from fedexp.shelf import Shelf
-    from fedexp.store import ClientStore
+    from fedexp.runs.client_store import ClientStore
+    from fedexp.runs.tensor_files import Shelf
 
     hold = 50_000 if algo == "scamap" else 1000
     for module in ("build", "footprint"):
@@ -193,8 +193,8 @@ def test_the_room_of_a_folder_that_is_not_there_yet(tmp_path):
 
 
 def test_a_control_group_limits_the_memory(tmp_path, monkeypatch):
-    monkeypatch.setattr(footprint, "PROC", tmp_path / "proc")
-    monkeypatch.setattr(footprint, "CGROUP", tmp_path / "group")
+    monkeypatch.setattr(storage_estimate, "PROC", tmp_path / "proc")
+    monkeypatch.setattr(storage_estimate, "CGROUP", tmp_path / "group")
     own = tmp_path / "group" / "user" / "job"
     for folder in (tmp_path / "proc" / "self", own):
         folder.mkdir(parents=True)

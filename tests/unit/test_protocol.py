@@ -8,14 +8,14 @@ import torch
 import torch.nn.functional as F
 
 from fedexp.build import build
+from fedexp.client.network import load
+from fedexp.core.seeding import derive
+from fedexp.core.state import digest
 from fedexp.display import SilentDisplay
 from fedexp.engine import Engine
-from fedexp.evaluate import Score
-from fedexp.network import load
-from fedexp.protocol import summarise
-from fedexp.rundir import RunDir
-from fedexp.seeding import derive
-from fedexp.state import digest
+from fedexp.evaluate.protocols import summarise
+from fedexp.evaluate.tester import Score
+from fedexp.runs.directory import RunDir
 
 
 def record(number: int, aggregation: float | None = None, personal: float | None = None) -> dict:

@@ -7,8 +7,8 @@ import os
 
 import pytest
 
-from fedexp import resources
 from fedexp.errors import ConfigError
+from fedexp.system import resources
 
 
 @pytest.fixture(autouse=True)

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 import fedexp
+from fedexp.client.worker import Worker
+from fedexp.core.state import fingerprints
 from fedexp.errors import FedexpError
 from fedexp.runs.__main__ import main
 from fedexp.runs.diff import compare
-from fedexp.state import fingerprints
-from fedexp.worker import Worker
 from tests.conftest import SMALL
 
 

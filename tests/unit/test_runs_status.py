@@ -16,15 +16,15 @@ from omegaconf import OmegaConf
 from rich.console import Console
 
 from fedexp import sweep
-from fedexp.config import composed, overrides_of, run_id, run_path
+from fedexp.config.compose import composed, overrides_of, run_id, run_path
 from fedexp.errors import ClientError, DiskError, FedexpError
-from fedexp.files import write_json
-from fedexp.manifest import Manifest
-from fedexp.pointer import Entry, Pointer
-from fedexp.rundir import CHECKED, RunDir
 from fedexp.runs.__main__ import main
+from fedexp.runs.directory import CHECKED, RunDir
+from fedexp.runs.files import write_json
 from fedexp.runs.plain import UNWANTED
+from fedexp.runs.pointer import Entry, Pointer
 from fedexp.runs.status import show_status, survey
+from fedexp.sweep.manifest import Manifest
 from tests.conftest import SMALL
 
 

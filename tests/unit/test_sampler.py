@@ -7,7 +7,7 @@ import pytest
 
 from fedexp.build import build
 from fedexp.display import SilentDisplay
-from fedexp.sampler import Mishaps, UniformSampler, cohort_size
+from fedexp.server.sampler import Mishaps, UniformSampler, cohort_size
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,10 @@ from typing import Any, Literal
 
 import pytest
 
-from fedexp.config import composed
+from fedexp.config.compose import composed
+from fedexp.config.schema import describe, fits, nearest, problems, signature
+from fedexp.core.ranges import Count, Share, ShareInside
 from fedexp.errors import ConfigError
-from fedexp.ranges import Count, Share, ShareInside
-from fedexp.schema import describe, fits, nearest, problems, signature
 
 Mode = Literal["a", "b"]
 
@@ -89,11 +89,11 @@ def test_a_partition_inherits_from_a_base_in_another_file():
 
 def test_functions_and_constructors():
     assert signature("fedexp.models.mlp.mlpnet")["hidden"] == Sequence[Count]
-    assert signature("fedexp.loops.TrainerLoop")["number"] is int
+    assert signature("fedexp.client.loops.TrainerLoop")["number"] is int
     assert signature("fedexp.track.wandb.WandbTracker")["mode"] == Literal["auto", "online", "offline"]
 
 
-@pytest.mark.parametrize("target", ["nowhere.Thing", "fedexp.loops.Nothing", "math.floor", "torch.nn.Module.x", "x"])
+@pytest.mark.parametrize("target", ["nowhere.It", "fedexp.client.loops.No", "math.floor", "torch.nn.Module.x", "x"])
 def test_what_has_no_source_is_not_judged(target):
     assert signature(target) is None
 
@@ -101,7 +101,7 @@ def test_what_has_no_source_is_not_judged(target):
 def test_a_users_own_package_is_read_and_not_imported(tmp_path, monkeypatch):
     (tmp_path / "theirs.py").write_text(
         "from dataclasses import dataclass\n"
-        "from fedexp.component import Component\n"
+        "from fedexp.core.component import Component\n"
         "raise RuntimeError('imported')\n"
         "@dataclass(frozen=True, kw_only=True)\n"
         "class Mine(Component):\n    strength: float = 1.0\n    other: Unknown = 3\n"

@@ -8,11 +8,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-from fedexp import scratch
+from fedexp.system import scratch
 
 HOLD = """
 import pathlib, sys
-from fedexp import scratch
+from fedexp.system import scratch
 with scratch.folder(within=pathlib.Path(sys.argv[1])) as folder:
     (folder / "file").write_text("x")
     print(folder, flush=True)

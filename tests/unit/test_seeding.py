@@ -7,7 +7,7 @@ import itertools
 import pytest
 import torch
 
-from fedexp.seeding import derive, numpy_rng, seeded, torch_rng
+from fedexp.core.seeding import derive, numpy_rng, seeded, torch_rng
 from fedexp.testing import play, tiny_data
 
 # These values are frozen: a change would change every result ever published with this package.

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 import torch
 
-from fedexp.algorithm import Algorithm
-from fedexp.component import Component
-from fedexp.contexts import Facts
+from fedexp.client.network import layout_of, tensors
+from fedexp.core.algorithm import Algorithm
+from fedexp.core.component import Component
+from fedexp.core.state import Message, Out, Slot, Upload, digest, number, snapshot
+from fedexp.core.views import Facts
 from fedexp.execute.task import Answer, complete
-from fedexp.network import layout_of, tensors
-from fedexp.reduce import Mean
-from fedexp.server import advance, cohort_weights
-from fedexp.state import Message, Out, Slot, Upload, digest, number, snapshot
+from fedexp.server.aggregate import Mean
+from fedexp.server.update import advance, cohort_weights
 from fedexp.testing import CLASSES, CLIENTS, play, tiny_data, tiny_net
 from tests.helpers import folded
 

@@ -13,9 +13,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedexp.client.network import tensors
 from fedexp.errors import ConfigError
-from fedexp.execute.shared import ALIGN, INLINE, Arena, Parcel, Room, opened
-from fedexp.network import tensors
+from fedexp.execute.shared_memory import ALIGN, INLINE, Arena, Parcel, Room, opened
 from fedexp.testing import tiny_net
 
 DTYPES = (

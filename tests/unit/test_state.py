@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fedexp import state
-from fedexp.state import Init, Layout, add, axpy, digest, global_norm, lerp, nbytes, pick, scale, snapshot, sub
+from fedexp.core import state
+from fedexp.core.state import Init, Layout, add, axpy, digest, global_norm, lerp, nbytes, pick, scale, snapshot, sub
 
 
 def tree(**values: object) -> dict[str, torch.Tensor]:

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 import fedexp
-from fedexp.shelf import Shelf
-from fedexp.state import digest
-from fedexp.store import ClientStore
+from fedexp.core.state import digest
+from fedexp.runs.client_store import ClientStore
+from fedexp.runs.tensor_files import Shelf
 
 SIZE = 40  # bytes of a client's slots below: nine numbers of four bytes, and one more
 

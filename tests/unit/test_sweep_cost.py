@@ -13,14 +13,14 @@ from omegaconf import OmegaConf
 from rich.console import Console
 
 import fedexp
-from fedexp.config import run_path
+from fedexp.client.worker import Worker
+from fedexp.config.compose import run_path
 from fedexp.errors import ConfigError
-from fedexp.rundir import RunDir
+from fedexp.runs.directory import RunDir
 from fedexp.sweep import Job, show_plan
 from fedexp.sweep import cost as costs
 from fedexp.sweep.cost import cost, kind_of, paces
 from fedexp.sweep.listing import Amount, Cost
-from fedexp.worker import Worker
 
 
 @pytest.fixture(autouse=True)

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from fedexp.config import run_path
-from fedexp.manifest import Manifest, Planned, work, work_left
-from fedexp.rundir import RunDir
+from fedexp.config.compose import run_path
+from fedexp.runs.directory import RunDir
 from fedexp.sweep import announce, heading, record_job
+from fedexp.sweep.manifest import Manifest, Planned, work, work_left
 from fedexp.sweep.progress import roughly
 
 
@@ -135,7 +135,7 @@ def test_equal_runs_are_found_by_their_folder(configured) -> None:
 
 
 def test_runs_of_which_other_things_are_asked_are_not_equal(configured, monkeypatch) -> None:
-    monkeypatch.setattr("fedexp.manifest.run_path", lambda _: Path("runs/a"))
+    monkeypatch.setattr("fedexp.sweep.manifest.run_path", lambda _: Path("runs/a"))
     configs = [configured("evaluate.window=3"), configured("evaluate.window=5"), configured("evaluate.window=3")]
     assert [job.same_as for job in Manifest.of([([], c) for c in configs]).jobs] == [None, None, 0]
 

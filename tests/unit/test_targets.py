@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from fedexp import targets
 from fedexp.build import make
-from fedexp.config import composed, conf_dir
+from fedexp.config import targets
+from fedexp.config.compose import composed, conf_dir
+from fedexp.config.targets import KINDS, refusal
 from fedexp.errors import ConfigError
-from fedexp.targets import KINDS, refusal
 
 TRAP = "import pathlib\npathlib.Path('{mark}').touch()\n"
 STARTS = [["-m", "fedexp"], [str(Path(sys.executable).parent / "fedexp")]]
 PROX = """
 from dataclasses import dataclass
-from fedexp.component import Component
+from fedexp.core.component import Component
 
 @dataclass(frozen=True, kw_only=True)
 class Prox(Component):

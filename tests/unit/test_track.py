@@ -348,7 +348,7 @@ def test_online_says_what_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_a_key_in_netrc_counts_for_its_own_host_only(tmp_path: Path) -> None:
     import wandb
 
-    from fedexp.track.login import has_key
+    from fedexp.track.wandb_login import has_key
 
     book = tmp_path / "netrc"
     book.write_text("machine example.org login user password " + "x" * 40)
