@@ -183,7 +183,7 @@ def _conclude(experiment: Experiment, rundir: RunDir, engine: Engine, console: C
         },
         "versions": versions(),
     }
-    save_model(rundir, engine.saved.state.model, {"run": result["run"], "title": result["title"]})
+    save_model(rundir, engine.progress.state.model, {"run": result["run"], "title": result["title"]})
     rundir.conclude(result)
     try:
         with engine.timed("final"):
@@ -210,7 +210,7 @@ def final_settings(config: Config) -> dict[str, Any]:
 
 def _seconds(engine: Engine, setup: float) -> dict[str, float]:
     """Seconds by kind of work, summed over all workers, and ``elapsed``, those that the clock has shown."""
-    seconds = {"setup": setup, **engine.saved.seconds}
+    seconds = {"setup": setup, **engine.progress.seconds}
     seconds["elapsed"] = seconds.get("elapsed", 0.0) + setup + seconds.get("final", 0.0)
     return {k: round(v, 3) for k, v in seconds.items()}
 

@@ -280,7 +280,7 @@ def _values(override: Override, sources: Sources) -> list[str]:
     return [f"{key}={v}" for v in found]
 
 
-def _show_sweep(jobs: list[sweep.Job], manifest: Manifest | None) -> None:
+def _show_sweep(jobs: list[sweep.SweepJob], manifest: Manifest | None) -> None:
     """The tables of all jobs, on screen and as CSV; of a plan, what they would take."""
     console = Console()
     if any(job.status == "planned" for job in jobs):

@@ -97,13 +97,13 @@ def settle(engine: Engine) -> None:
     from fedexp.client.module import Job
     from fedexp.execute.task import Train
 
-    state = engine.saved.state
+    state = engine.progress.state
     task = Train(0, (Job(state.round, 0, {}, {}),))
     (answer,) = engine.executor.map([task], engine.algorithm.broadcast(state))
     slots = answer.results[0].private
     for client in range(engine.algorithm.facts.n_clients):
-        engine.saved.store.put(client, slots)
-    engine.saved.store.commit()
+        engine.progress.store.put(client, slots)
+    engine.progress.store.commit()
 
 
 def observe(case: Case) -> dict[str, Any]:
@@ -130,8 +130,8 @@ def observe(case: Case) -> dict[str, Any]:
             return {
                 **asdict(case), "fits": watch.fits, "setup": setup, "marks": watch.marks,
                 "start": start, "peak": resident("VmHWM"), "per_client": wall / watch.fits,
-                "beside": (wall - sum(engine.saved.seconds.get(k, 0) for k in ("train", "evaluate"))) / watch.fits,
-                "disk": sum(p.stat().st_size for p in files), "kept": len(list(engine.saved.store)),
+                "beside": (wall - sum(engine.progress.seconds.get(k, 0) for k in ("train", "evaluate"))) / watch.fits,
+                "disk": sum(p.stat().st_size for p in files), "kept": len(list(engine.progress.store)),
                 "slots": experiment.plan.content["bytes_kept_per_client"],
                 "data": experiment.plan.content["footprint"]["data"],
             }  # fmt: skip

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedexp.client.logits import Answer
+from fedexp.client.logits import LogitPipeline
 from fedexp.client.optim import Optimizer
 from fedexp.core.algorithm import Algorithm, Private
 from fedexp.core.component import Phase
@@ -51,7 +51,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Result:
+class ClientResult:
     """What comes back: messages on the CPU, and what was measured. A client that failed has nothing but its error."""
 
     client: int
@@ -124,7 +124,7 @@ class ClientModule(lightning.LightningModule):
         self.phase = phase
         self._clip = clip
         self._names = algorithm.facts.layout.trainable(phase.train)
-        self._answer = Answer(algorithm, phase.name, net.classifier)
+        self._answer = LogitPipeline(algorithm, phase.name, net.classifier)
         self._loss, self._grads = (algorithm.active(phase.name, seam) for seam in ("loss", "grads"))
         parts = {"features": net.features, "classifier": net.classifier}
         self._frozen = [part for name, part in parts.items() if self._is_frozen(part, name)]
@@ -181,7 +181,7 @@ class ClientModule(lightning.LightningModule):
         total = step.ce
         self.turn.count("ce", total)
         for key, component in self._loss:
-            term = component.loss(step.bind(key))
+            term = component.loss(step.for_component(key))
             if term is not None:
                 total = total + term
                 self.turn.count(key, term)
@@ -191,6 +191,6 @@ class ClientModule(lightning.LightningModule):
         trained = self.turn.trained
         grads = {n: p.grad for n, p in trained.items() if p.grad is not None}
         for key, component in self._grads:
-            grads = component.grads(grads, self.turn.step.bind(key))
+            grads = component.grads(grads, self.turn.step.for_component(key))
         for name, grad in grads.items():
             trained[name].grad = grad

@@ -37,7 +37,7 @@ def _entries(net: nn.Module, kind: str) -> Iterator[tuple[str, dict[str, Any], s
                 yield f"{prefix}.{key}" if prefix else key, getattr(module, kind), key
 
 
-def arranged(net: SplitModel) -> SplitModel:
+def fastest_memory_format(net: SplitModel) -> SplitModel:
     """The network in the memory format in which its convolutions are fastest."""
     convs = [m for m in net.modules() if isinstance(m, nn.Conv2d)]
     if convs and not any(map(_overruns, convs)):
@@ -78,7 +78,7 @@ def classify(net: SplitModel, tree: Tree, features: Tensor) -> Tensor:
     return logits
 
 
-class Spares:
+class FrozenCopies:
     """Copies of a network in evaluation mode for teachers and anchors. Made when first needed, then used again."""
 
     def __init__(self, net: SplitModel) -> None:

@@ -15,8 +15,8 @@ from typing import Literal
 import torch
 
 from fedexp.client.loops import Loop
-from fedexp.client.module import ClientModule, Job, Local, Meter, Result
-from fedexp.client.network import Spares, arranged, load, tensors
+from fedexp.client.module import ClientModule, ClientResult, Job, Local, Meter
+from fedexp.client.network import FrozenCopies, fastest_memory_format, load, tensors
 from fedexp.client.optim import Optimizer, OptimizerFactory
 from fedexp.core.algorithm import Algorithm, Private, to_device
 from fedexp.core.component import Phase
@@ -34,7 +34,7 @@ CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True)
-class Seat:
+class ClientSession:
     """A client at its place: what it received, what it keeps, how components see both."""
 
     received: Tree
@@ -75,18 +75,18 @@ class Worker:
             )
         self.data, self.algorithm, self.loop = data, algorithm, loop
         self._device = loop.device
-        self.net = arranged(net.to(self._device))
+        self.net = fastest_memory_format(net.to(self._device))
         self.allocate: Allocate = torch.empty_like  # for sums; an executor may know of a better place
         self.meter = Meter()  # an executor may have one that others see
         self._optimizer, self._local, self._faults = optimizer, local, faults
         self._constants = to_device(algorithm.constants, self._device)
-        self._spares = Spares(self.net)
+        self._spares = FrozenCopies(self.net)
         self._tester = Tester(self.net, algorithm)
         self._modules: dict[str, ClientModule] = {}  # by phase
         self._undisturbed = len(algorithm.phases) == 1 and not algorithm.using("view")
 
     # ------------------------------------------------------------ what a worker is asked for
-    def train(self, jobs: Sequence[Job]) -> tuple[tuple[Result, ...], Fold]:
+    def train(self, jobs: Sequence[Job]) -> tuple[tuple[ClientResult, ...], Fold]:
         """The rounds of some clients, and the sum of their uploads.
 
         That all uploads are finite is seen by their sum; if they are not, the clients are asked one by one.
@@ -94,25 +94,25 @@ class Worker:
         results, fold = self._folded(jobs, self._work)
         return (results, fold) if fold.is_finite else self._folded(jobs, self.work)
 
-    def visit(self, jobs: Sequence[Job]) -> tuple[Result, ...]:
+    def visit(self, jobs: Sequence[Job]) -> tuple[ClientResult, ...]:
         """What the rounds of some clients would measure, and nothing else of them.
 
         A client that fails is left out, whatever the policy: no later round depends on it.
         """
-        results: list[Result] = []
+        results: list[ClientResult] = []
         for job in jobs:
             try:
                 results.append(replace(self._limited(job, self.work), uplink={}, private={}))
             except ClientError as error:
-                results.append(Result(job.client, error=str(error)))
+                results.append(ClientResult(job.client, error=str(error)))
         self.meter.reset()
         return tuple(results)
 
-    def test(self, jobs: Sequence[Job]) -> tuple[Result, ...]:
+    def test(self, jobs: Sequence[Job]) -> tuple[ClientResult, ...]:
         """Tests some clients' personal models as they stand, without training."""
-        return tuple(self._guarded(job, lambda j: Result(j.client, after=self.test_client(j))) for job in jobs)
+        return tuple(self._guarded(job, lambda j: ClientResult(j.client, after=self.test_client(j))) for job in jobs)
 
-    def work(self, job: Job) -> Result:
+    def work(self, job: Job) -> ClientResult:
         """One client's round. A pure function of the job.
 
         Raises:
@@ -125,8 +125,8 @@ class Worker:
 
     def test_client(self, job: Job) -> Score | None:
         """Tests a client's personal model as it stands, without training."""
-        seat = self._open(job)
-        return self._test(seat, seat.received)[0]
+        session = self._open(job)
+        return self._test(session, session.received)[0]
 
     def test_server(self, broadcast: Message, span: tuple[int, int]) -> Iterator[Score]:
         """Tests the server's model on a stretch of the global test set, batch by batch."""
@@ -136,9 +136,11 @@ class Worker:
         return self._tester.scores(message["model"], samples, views, None)
 
     # ------------------------------------------------------------ parts of a round
-    def _folded(self, jobs: Sequence[Job], work: Callable[[Job], Result]) -> tuple[tuple[Result, ...], Fold]:
+    def _folded(
+        self, jobs: Sequence[Job], work: Callable[[Job], ClientResult]
+    ) -> tuple[tuple[ClientResult, ...], Fold]:
         fold = Fold.empty(self.algorithm)
-        results: list[Result] = []
+        results: list[ClientResult] = []
         for number, job in enumerate(jobs):
             self.meter.reset(number)
             result = self._guarded(job, work)
@@ -148,51 +150,51 @@ class Worker:
         self.meter.reset()
         return tuple(results), fold
 
-    def _guarded(self, job: Job, work: Callable[[Job], Result]) -> Result:
+    def _guarded(self, job: Job, work: Callable[[Job], ClientResult]) -> ClientResult:
         """A client's work under the policy for faults."""
         try:
             return self._limited(job, work)
         except ClientError as error:
             if self._faults.policy == "raise":
                 raise
-            return Result(job.client, error=str(error))
+            return ClientResult(job.client, error=str(error))
 
-    def _limited(self, job: Job, work: Callable[[Job], Result]) -> Result:
+    def _limited(self, job: Job, work: Callable[[Job], ClientResult]) -> ClientResult:
         """A client's work: whatever goes wrong in it is the client's error, and so is too long a time."""
-        with time_limit(self._faults.seconds, job), blaming(job):
+        with time_limit(self._faults.seconds, job), attribute_errors(job):
             return work(job)
 
-    def _work(self, job: Job) -> Result:
+    def _work(self, job: Job) -> ClientResult:
         """One client's round. The uploads may be the live tensors of the network, which the next client overwrites."""
         clock = time.perf_counter()
-        seat = self._open(job)
-        before, testing = self._test(seat, seat.received)
-        ends, modules = self._train(job, seat)
-        local = self._local_round(job, seat, ends, modules)
+        session = self._open(job)
+        before, testing = self._test(session, session.received)
+        ends, modules = self._train(job, session)
+        local = self._local_round(job, session, ends, modules)
         terms = {f"{m.phase.name}/{k}": v for m in modules for k, v in m.turn.terms().items()}
         _check_terms(job, terms)
         uplink, new = self._finish(local)
         _check_slots(job, new)
         if new:
-            private = {**seat.private, **new}
-            seat = replace(seat, private=private, view=self._view(seat.message, private, seat.info))
-        after, more = self._test(seat, local.last)
+            private = {**session.private, **new}
+            session = replace(session, private=private, view=self._view(session.message, private, session.info))
+        after, more = self._test(session, local.last)
         testing += more
         globally = None
         if job.test_globally:
-            globally, more = self._test(seat, local.last, self.data.test)
+            globally, more = self._test(session, local.last, self.data.test)
             testing += more
-        uplink, private = self._moved(uplink, CPU), self._moved(seat.private, CPU)
+        uplink, private = self._moved(uplink, CPU), self._moved(session.private, CPU)
         seconds = {"train": time.perf_counter() - clock - testing, "evaluate": testing}
-        return Result(job.client, uplink, private, terms, seconds, before, after, globally, sizes(uplink))
+        return ClientResult(job.client, uplink, private, terms, seconds, before, after, globally, sizes(uplink))
 
-    def _open(self, job: Job) -> Seat:
+    def _open(self, job: Job) -> ClientSession:
         model, private = self.algorithm.open(job.downlink, job.private)
         message, private = self._moved(job.downlink, self._device), self._moved(private, self._device)
         received = self._moved({"": model}, self._device)[""]
         info = self.data.info(job.client)
         view = self._view(message, private, info)
-        return Seat(self.algorithm.compose(received, view, "start"), message, private, info, view)
+        return ClientSession(self.algorithm.compose(received, view, "start"), message, private, info, view)
 
     def _view(self, message: Message, private: Private, info: Info) -> View:
         return View(self.algorithm.views(self._constants, message, private), info, self.algorithm.facts)
@@ -201,21 +203,23 @@ class Worker:
         """The same trees on a device. Where all is done on the CPU, they are there."""
         return trees if self._device == CPU else to_device(trees, device)
 
-    def _test(self, seat: Seat, weights: Tree, samples: Samples | None = None) -> tuple[Score | None, float]:
+    def _test(
+        self, session: ClientSession, weights: Tree, samples: Samples | None = None
+    ) -> tuple[Score | None, float]:
         clock = time.perf_counter()
-        samples = samples or self.data.own_test(seat.info.client)
+        samples = samples or self.data.own_test(session.info.client)
         if samples is None:
             return None, 0.0
-        weights = self.algorithm.compose(weights, seat.view, "view")
-        score = self._tester.score(weights, samples, seat.view.views, seat.info)
+        weights = self.algorithm.compose(weights, session.view, "view")
+        score = self._tester.score(weights, samples, session.view.views, session.info)
         return score, time.perf_counter() - clock
 
-    def _train(self, job: Job, seat: Seat) -> tuple[dict[str, Tree], list[ClientModule]]:
+    def _train(self, job: Job, session: ClientSession) -> tuple[dict[str, Tree], list[ClientModule]]:
         ends: dict[str, Tree] = {}
         modules: list[ClientModule] = []
         for phase in self.algorithm.phases:
-            with blaming(job, phase):
-                modules.append(self._fit(job, phase, seat, modules))
+            with attribute_errors(job, phase):
+                modules.append(self._fit(job, phase, session, modules))
             ends[phase.name] = self._end()
         return ends, modules
 
@@ -224,16 +228,18 @@ class Worker:
         live = {k: v.detach() for k, v in tensors(self.net).items()}
         return live if self._undisturbed else snapshot(live)
 
-    def _fit(self, job: Job, phase: Phase, seat: Seat, done: list[ClientModule]) -> ClientModule:
-        facts, views = self.algorithm.facts, seat.view.views
+    def _fit(self, job: Job, phase: Phase, session: ClientSession, done: list[ClientModule]) -> ClientModule:
+        facts, views = self.algorithm.facts, session.view.views
         if phase.start != "previous":
             key, _, slot = phase.start.partition(".")
-            load(self.net, seat.received if phase.start == "received" else views[key][slot])
+            load(self.net, session.received if phase.start == "received" else views[key][slot])
         path = (job.round, job.client, self._stream(phase))
-        frame = Frame(views, seat.info, facts, seat.received, tensors(self.net), phase.name, path, self._spares.fresh())
+        frame = Frame(
+            views, session.info, facts, session.received, tensors(self.net), phase.name, path, self._spares.fresh()
+        )
         module = self._module(phase)
         module.begin(frame, lambda: self._make_optimizer(phase, done), self.meter)
-        batches = self._batches(phase, path, seat.info, job.share)
+        batches = self._batches(phase, path, session.info, job.share)
         self.meter.begin(len(batches) * len(self.algorithm.phases))
         with seeded(facts.seed, "fit", phase.name, job.round, job.client):
             self.loop.fit(module, batches)
@@ -266,19 +272,21 @@ class Worker:
                 return last.turn.optimizer
         return self._optimizer(self._module(phase).turn.trained.values(), **phase.optim)
 
-    def _local_round(self, job: Job, seat: Seat, ends: dict[str, Tree], modules: list[ClientModule]) -> LocalRound:
+    def _local_round(
+        self, job: Job, session: ClientSession, ends: dict[str, Tree], modules: list[ClientModule]
+    ) -> LocalRound:
         settings = {m.phase.name: self._optimizer.settings(**m.phase.optim) for m in modules}
         return LocalRound(
-            views=seat.view.views,
-            info=seat.info,
+            views=session.view.views,
+            info=session.info,
             facts=self.algorithm.facts,
             round=job.round,
-            received=seat.received,
+            received=session.received,
             ends=ends,
             steps={m.phase.name: m.turn.taken for m in modules},
             lr={n: s.lr for n, s in settings.items()},
             momentum={n: s.momentum for n, s in settings.items()},
-            embed=lambda phase: self._tester.embed(ends[phase], self.data.own_train(seat.info.client)),
+            embed=lambda phase: self._tester.embed(ends[phase], self.data.own_train(session.info.client)),
         )
 
     def _finish(self, local: LocalRound) -> tuple[Message, Private]:
@@ -289,10 +297,10 @@ class Worker:
             weights = pick(local.ends[algorithm.uploading.name], algorithm.travelling)
             shared = pick(weights, algorithm.facts.layout.shared)
             for key, component in algorithm.using("uplink"):
-                shared = component.uplink(shared, local.bind(key))
+                shared = component.uplink(shared, local.for_component(key))
             uplink["model"] = {**weights, **shared}
         for key, component in algorithm.using("finish"):
-            out = component.finish(local.bind(key))
+            out = component.finish(local.for_component(key))
             new |= {f"{key}.{n}": self._apart(t) for n, t in out.slots.items()}
             uplink |= {f"{key}.{n}": t for n, t in out.uploads.items()}
         return uplink, new
@@ -322,7 +330,7 @@ def _where(job: Job) -> str:
 _ADVICE = "Lower optim.lr, set local.clip, or look at this client's data."
 
 
-class blaming:  # noqa: N801 - to be read as a clause; not a generator, which takes longer
+class attribute_errors:  # noqa: N801 - to be read as a clause; not a generator, which takes longer
     """Any exception of the block becomes a ClientError that says where, and carries the traceback."""
 
     def __init__(self, job: Job, phase: Phase | None = None) -> None:

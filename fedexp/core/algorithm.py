@@ -131,7 +131,7 @@ class Algorithm:
         """Folds ``start`` or ``view`` over the components."""
         for seam in seams:
             for key, component in self.using(seam):
-                weights = getattr(component, seam)(weights, view.bind(key))
+                weights = getattr(component, seam)(weights, view.for_component(key))
         return weights
 
 

@@ -50,7 +50,7 @@ class Bound:
     views: Views
     key: str = field(default="", init=False)
 
-    def bind(self, key: str) -> Self:
+    def for_component(self, key: str) -> Self:
         """Gives the turn to a component."""
         self.key = key
         return self
@@ -100,7 +100,7 @@ class Step:
     ce: Tensor
     index: int = 0
 
-    def bind(self, key: str) -> Step:
+    def for_component(self, key: str) -> Step:
         """Gives the turn to a component."""
         self.frame.key = key
         return self

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fedexp.data.catalog import CATALOG
-from fedexp.data.entry import Entry
+from fedexp.data.entry import CatalogEntry
 
 ROOT, CACHE = "~/.cache/fedexp/data", "~/.cache/fedexp/tensors"  # as in conf/data
 NARROW = 80  # columns where there is no terminal to ask
@@ -77,7 +77,7 @@ def _places(root: Path) -> Table:
     return table
 
 
-def _where(name: str, entry: Entry, root: Path) -> list[str]:
+def _where(name: str, entry: CatalogEntry, root: Path) -> list[str]:
     if not entry.places:
         return [] if entry.how == entry.licence else [entry.how]
     found = entry.find(root)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from fedexp.client.module import Job, Result
+from fedexp.client.module import ClientResult, Job
 from fedexp.core.algorithm import Algorithm
 from fedexp.core.seeding import numpy_rng
 from fedexp.core.views import Facts
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Protocol:
+class MapProtocol:
     """MAP's protocol: personal models right after local training, of the clients of the round (definitions 1 and 2).
 
     After the last round every client, or a number of them drawn by the run's seed, is trained and tested once more from
@@ -36,7 +36,7 @@ class Protocol:
         """Whether trained clients are also tested on the global test set."""
         return False
 
-    def personal_scores(self, engine: Engine, results: Mapping[int, Result]) -> dict[int, Score]:  # noqa: ARG002
+    def personal_scores(self, engine: Engine, results: Mapping[int, ClientResult]) -> dict[int, Score]:  # noqa: ARG002
         """The personal scores of a round."""
         return {c: r.after for c, r in results.items() if r.after is not None}
 
@@ -63,7 +63,7 @@ class Protocol:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedGelaProtocol(Protocol):
+class FedGelaProtocol(MapProtocol):
     """FedGELA's protocol: GA and PA, both of the best round.
 
     Methods without personal models: PA is measured after ``finetune_epochs`` of plain training from the best server
@@ -96,7 +96,7 @@ class FedGelaProtocol(Protocol):
 
     def _finetuned(self, engine: Engine) -> float | None:
         """Mean accuracy of clients that train the best server model a little; None if all of them fail."""
-        model = {"model": {n: engine.saved.best[n] for n in engine.algorithm.travelling}}
+        model = {"model": {n: engine.progress.best[n] for n in engine.algorithm.travelling}}
         everyone = range(engine.algorithm.facts.n_clients)
         if engine.plain is None:
             raise RuntimeError("FedGELA's protocol needs an engine that knows workers for plain training")
@@ -107,20 +107,20 @@ class FedGelaProtocol(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedRemaProtocol(Protocol):
+class FedRemaProtocol(MapProtocol):
     """FedReMa's protocol: personal models as the server sends them, after aggregation and before the next training."""
 
     window: int = 5
     all_clients: bool = False
     asks_clients: ClassVar[bool] = True
 
-    def personal_scores(self, engine: Engine, results: Mapping[int, Result]) -> dict[int, Score]:
+    def personal_scores(self, engine: Engine, results: Mapping[int, ClientResult]) -> dict[int, Score]:
         """Tests the clients that took part in the round again, with the new state."""
         there = [c for c, r in results.items() if r.error is None]
         return {c: s for c, s in engine.test_clients(there).items() if s is not None}
 
 
-def _all_clients(results: Mapping[int, Result]) -> dict[str, Any]:
+def _all_clients(results: Mapping[int, ClientResult]) -> dict[str, Any]:
     """The metrics of the clients that could be tested; who was asked, and who failed and why."""
     after = {c: r.after for c, r in results.items() if r.after is not None}
     before = {c: r.before for c, r in results.items() if r.before is not None}

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedexp.client.logits import Answer
+from fedexp.client.logits import LogitPipeline
 from fedexp.client.network import load
 from fedexp.core.algorithm import Algorithm
 from fedexp.core.state import Tree
@@ -32,7 +32,7 @@ def batch_size(numbers: int) -> int:
 
 
 @dataclass(frozen=True)
-class Stretches:
+class BatchSpans:
     """How a test set falls into stretches of whole batches."""
 
     samples: int
@@ -77,7 +77,7 @@ class Tester:
 
     def __init__(self, net: SplitModel, algorithm: Algorithm) -> None:
         self._net, self._algorithm = net, algorithm
-        self._answer = Answer(algorithm, "eval", net.classifier)
+        self._answer = LogitPipeline(algorithm, "eval", net.classifier)
 
     def score(self, weights: Tree, samples: Samples, views: Views, info: Info | None) -> Score:
         """Tests weights on samples, for a client or (``info`` None) for the server."""

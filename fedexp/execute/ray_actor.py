@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from ray import ObjectRef
 
-    from fedexp.execute.ray import Crate
+    from fedexp.execute.ray import RayPayload
 
 
-class Seat(NamedTuple):
+class ActorLocation(NamedTuple):
     """Where an actor is."""
 
     host: str
@@ -33,13 +33,15 @@ class Actor:
         self._threads = threads
         self._blueprint = ""
 
-    def seat(self) -> Seat:
+    def seat(self) -> ActorLocation:
         """Where it is, now that it is there."""
         import ray
 
-        return Seat(socket.gethostname(), os.getpid(), ray.get_runtime_context().get_node_id())
+        return ActorLocation(socket.gethostname(), os.getpid(), ray.get_runtime_context().get_node_id())
 
-    def do(self, blueprint: list[ObjectRef[Crate]], broadcast: Crate, task: Crate) -> tuple[float | Exception, Crate]:
+    def do(
+        self, blueprint: list[ObjectRef[RayPayload]], broadcast: RayPayload, task: RayPayload
+    ) -> tuple[float | Exception, RayPayload]:
         """Does a task."""
         from fedexp.execute.pool import answered
 
@@ -50,7 +52,7 @@ class Actor:
         header, parcel = answered(content, self._worker, message, transfer)
         return header, type(task).of(parcel)
 
-    def _use(self, blueprint: ObjectRef[Crate]) -> None:
+    def _use(self, blueprint: ObjectRef[RayPayload]) -> None:
         """Makes a worker, unless it is there; Ray deals out accelerators, so that each sees its own as the first."""
         import ray
 

@@ -29,7 +29,7 @@ class Memory(Protocol):
     def at(self, place: Place) -> Tensor: ...
 
 
-class Arena:
+class SharedBuffer:
     """A piece of shared memory. It has no name in the file system, so that nothing is left of it after a crash."""
 
     def __init__(self, size: int, fd: int | None = None) -> None:
@@ -78,10 +78,10 @@ def _end(place: Place) -> int:
     return -(-(offset + shape.numel() * dtype.itemsize) // ALIGN) * ALIGN
 
 
-class Room:
+class BufferAllocator:
     """Memory for new tensors in an arena, so that they need not be copied to it; and elsewhere once it is full."""
 
-    def __init__(self, arena: Arena | None = None) -> None:
+    def __init__(self, arena: SharedBuffer | None = None) -> None:
         self._arena = arena
         self.used = 0
         self._taken: dict[tuple[Any, ...], Place] = {}
@@ -106,13 +106,13 @@ def _identity(tensor: Tensor) -> tuple[Any, ...]:
     return tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()
 
 
-class Parcel(pickle.Pickler):
+class TensorPickle(pickle.Pickler):
     """An object taken apart: a pickle without tensors, and these with the place that each has or will have."""
 
-    def __init__(self, *parts: Any, room: Room | None = None) -> None:
+    def __init__(self, *parts: Any, room: BufferAllocator | None = None) -> None:
         self._file = io.BytesIO()
         super().__init__(self._file, protocol=pickle.HIGHEST_PROTOCOL)
-        self._room = room or Room()
+        self._room = room or BufferAllocator()
         self.tensors: list[tuple[Tensor, Place]] = []
         self.size = self._room.used
         self.parts: list[Part] = []
@@ -150,7 +150,7 @@ class Parcel(pickle.Pickler):
         self.tensors.append((value, place))
         return place
 
-    def fill(self, arena: Arena, *, moving: Collection[int] = ()) -> None:
+    def fill(self, arena: SharedBuffer, *, moving: Collection[int] = ()) -> None:
         """Copies the tensors to their places. Those with an id in ``moving`` live there from now on."""
         for tensor, place in self.tensors:
             there = arena.at(place)

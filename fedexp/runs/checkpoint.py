@@ -14,13 +14,13 @@ from fedexp.runs.client_store import ClientStore
 from fedexp.runs.directory import RunDir
 from fedexp.runs.files import LATEST, MODEL, PREVIOUS, write_atomically, writing
 from fedexp.runs.pointer import REMEDY, Marks, Pointer
-from fedexp.runs.tensor_files import Shelf, model_file
+from fedexp.runs.tensor_files import TensorFiles, model_file
 
 LOG = logging.getLogger(__name__)
 
 
 @dataclass
-class Saved:
+class RunProgress:
     """What a run needs to go on as if it had never stopped."""
 
     state: ServerState
@@ -41,14 +41,14 @@ class Checkpoint:
 
     def __init__(self, folder: Path, plan: str, *, hold: int | None = None) -> None:
         self._folder, self._plan, self._hold = folder, plan, hold
-        self._shelf = Shelf(folder)
+        self._shelf = TensorFiles(folder)
         self._last: Pointer | None = None  # the last one that was whole
 
     def new_store(self) -> ClientStore:
         """A store for a run that begins."""
         return ClientStore(self._shelf, hold=self._hold)
 
-    def save(self, saved: Saved) -> None:
+    def save(self, saved: RunProgress) -> None:
         """Writes the server and the clients that changed; the pointer is replaced last.
 
         Raises:
@@ -68,7 +68,7 @@ class Checkpoint:
         self._last = new  # only now: a save that failed has changed nothing
         self._keep(saved.store, new.names | (last.names if last else set()))
 
-    def load(self, cut: Callable[[Marks], None] = lambda _: None) -> Saved | None:
+    def load(self, cut: Callable[[Marks], None] = lambda _: None) -> RunProgress | None:
         """The last checkpoint that is whole; None if there is none at all. Says so if it is not the last one.
 
         Args:
@@ -108,11 +108,11 @@ class Checkpoint:
         with writing(self._folder / name):
             write_atomically(self._folder / name, pointer.text(self._plan))
 
-    def _take_up(self, pointer: Pointer) -> Saved:
+    def _take_up(self, pointer: Pointer) -> RunProgress:
         state, best = _unflatten_server(self._shelf.read(pointer.server), pointer.round)
         store = ClientStore(self._shelf, hold=self._hold, files=pointer.clients, version=pointer.commits)
         store.load()
-        return Saved(state, store, best, pointer.seconds, pointer.written)
+        return RunProgress(state, store, best, pointer.seconds, pointer.written)
 
     def _older(self) -> set[str]:
         """The files of the checkpoint before the last, if there is one."""
@@ -129,7 +129,7 @@ class Checkpoint:
         self._shelf.sweep({LATEST, PREVIOUS, *names})
 
 
-def _flatten_server(saved: Saved) -> dict[str, Tree]:
+def _flatten_server(saved: RunProgress) -> dict[str, Tree]:
     state = saved.state
     return {
         "model": state.model,

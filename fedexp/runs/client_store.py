@@ -9,8 +9,8 @@ from operator import itemgetter
 from fedexp.core.algorithm import Private
 from fedexp.core.state import digest_in_order, nbytes
 from fedexp.errors import CheckpointError, DamagedError
-from fedexp.runs.pointer import Entry
-from fedexp.runs.tensor_files import Shelf
+from fedexp.runs.pointer import TensorFile
+from fedexp.runs.tensor_files import TensorFiles
 
 
 class ClientStore:
@@ -23,9 +23,14 @@ class ClientStore:
     """
 
     def __init__(
-        self, shelf: Shelf, *, hold: int | None = None, files: Mapping[int, Entry] | None = None, version: int = 0
+        self,
+        folder: TensorFiles,
+        *,
+        hold: int | None = None,
+        files: Mapping[int, TensorFile] | None = None,
+        version: int = 0,
     ) -> None:
-        self._shelf, self._limit = shelf, hold
+        self._folder, self._limit = folder, hold
         self.version = version
         self._kept = {client: entry.name for client, entry in (files or {}).items()}
         self._staged: dict[int, str] = {}
@@ -90,11 +95,11 @@ class ClientStore:
         """
         for entry in self._files.values():
             if self._limit is None:
-                self._hold(entry.name, self._shelf.read(entry))
+                self._hold(entry.name, self._folder.read(entry))
             else:
-                self._shelf.check(entry)
+                self._folder.check(entry)
 
-    def write(self) -> dict[int, Entry]:
+    def write(self) -> dict[int, TensorFile]:
         """Writes what has no file yet, and says which file each client is in."""
         for name in self._kept.values():
             self._write(name)
@@ -114,7 +119,7 @@ class ClientStore:
 
     def _read(self, name: str) -> Private:
         try:
-            return self._shelf.read(self._files[name])
+            return self._folder.read(self._files[name])
         except DamagedError as error:
             raise CheckpointError(
                 f"{error} The same command continues from the last checkpoint that is whole."
@@ -130,7 +135,7 @@ class ClientStore:
 
     def _write(self, name: str) -> None:
         if name not in self._files:
-            self._files[name] = self._shelf.write(name, self._held[name])
+            self._files[name] = self._folder.write(name, self._held[name])
 
     def _drop(self, name: str) -> None:
         if name in self._held:
@@ -139,7 +144,7 @@ class ClientStore:
     def _forget(self, name: str) -> None:
         self._drop(name)
         if self._files.pop(name, None) and name not in self._pinned:
-            self._shelf.remove(name)
+            self._folder.remove(name)
 
 
 def _size(private: Private) -> int:

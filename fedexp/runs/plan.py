@@ -22,7 +22,7 @@ from fedexp.display import human_bytes
 from fedexp.models.split import SplitModel
 from fedexp.partition.base import ClientSplit, digest
 from fedexp.partition.summary import Summary, summarise, warnings
-from fedexp.runs.storage_estimate import Footprint
+from fedexp.runs.storage_estimate import StorageEstimate
 from fedexp.server.sampler import cohort_size
 
 
@@ -54,7 +54,7 @@ def describe(
     net: SplitModel,
     splits: Sequence[ClientSplit],
     loaded: Loaded,
-    footprint: Footprint,
+    footprint: StorageEstimate,
     more_notes: Sequence[str] = (),
 ) -> Plan:
     """Says what would run."""

@@ -20,7 +20,7 @@ REMEDY = (
 Marks = Mapping[str, Mark]  # by the file's name
 
 
-class Entry(NamedTuple):
+class TensorFile(NamedTuple):
     """A file with tensors."""
 
     name: str
@@ -32,8 +32,8 @@ class Pointer:
     """What a checkpoint consists of. On file it carries its own checksum, so that a wrong digit is noticed."""
 
     round: int
-    server: Entry
-    clients: dict[int, Entry]
+    server: TensorFile
+    clients: dict[int, TensorFile]
     commits: int  # the store's version
     seconds: dict[str, float]
     written: Marks  # how far the run's growing files were
@@ -114,9 +114,9 @@ def _count(value: object) -> int:
     return value
 
 
-def _entry(pair: Any) -> Entry:
+def _entry(pair: Any) -> TensorFile:
     """A file of the checkpoint's own folder: plain names only."""
     name, sha256 = pair
     if not (isinstance(name, str) and re.fullmatch(TENSORS, name) and isinstance(sha256, str)):
         raise ValueError(f"{name!r} is not the name of a checkpoint's file")
-    return Entry(name, sha256)
+    return TensorFile(name, sha256)

@@ -19,7 +19,7 @@ VERSIONS = 3  # of a file at once: of the last two checkpoints, and of the one b
 
 
 @dataclass(frozen=True, kw_only=True)
-class Load:
+class Demand:
     """What a run carries, in bytes and numbers.
 
     Attributes:
@@ -46,7 +46,7 @@ class Load:
 
 
 @dataclass(frozen=True)
-class Room:
+class Capacity:
     """What there is: available memory, and free disk where runs are written. None: unknown."""
 
     memory: int | None
@@ -54,21 +54,21 @@ class Room:
     out: Path
 
     @classmethod
-    def of(cls, out: Path) -> Room:
+    def of(cls, out: Path) -> Capacity:
         """The room on this machine."""
         there = next(p for p in (out.absolute(), *out.absolute().parents) if p.exists())
         return cls(available_memory(), shutil.disk_usage(there).free, out)
 
 
 @dataclass(frozen=True)
-class Footprint:
+class StorageEstimate:
     """The bytes of a run by what they are for; upper bounds for state, without torch itself and the training's own."""
 
-    load: Load
+    load: Demand
     store: Kind
 
     @classmethod
-    def of(cls, load: Load, store: Literal["memory", "disk", "auto"], room: Room) -> Footprint:
+    def of(cls, load: Demand, store: Literal["memory", "disk", "auto"], room: Capacity) -> StorageEstimate:
         """The footprint with the chosen store; ``auto`` takes the disk if slots would fill much of the memory."""
         if store != "auto":
             return cls(load, store)
@@ -100,7 +100,7 @@ class Footprint:
         """Everything for the record."""
         return {"store": self.store, "memory": self.memory, "disk": self.disk, **asdict(self.load)}
 
-    def notes(self, room: Room, asked: str) -> Iterator[str]:
+    def notes(self, room: Capacity, asked: str) -> Iterator[str]:
         """A sentence on each thing that the user should know before the run."""
         slots = f"{human_bytes(self.load.kept)} for each of {self.load.keepers:,} clients"
         if (asked, self.store) == ("auto", "disk"):

@@ -27,26 +27,26 @@ from fedexp.runs.files import (
     write_atomically,
     writing,
 )
-from fedexp.runs.pointer import Entry
+from fedexp.runs.pointer import TensorFile
 
 
-class Shelf:
+class TensorFiles:
     """The tensor files of one folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._unsynced: set[str] = set()
 
-    def write(self, name: str, trees: Mapping[str, Tree]) -> Entry:
+    def write(self, name: str, trees: Mapping[str, Tree]) -> TensorFile:
         """Writes a file; a kill leaves it whole or absent, and from ``sync`` on a power failure does too."""
         refuse_link(self.folder)
         data = safetensors.torch.save(_flatten(trees))
         with writing(self.folder / name):
             write_atomically(self.folder / name, data, sync=False)
         self._unsynced.add(name)
-        return Entry(name, hashlib.sha256(data).hexdigest())
+        return TensorFile(name, hashlib.sha256(data).hexdigest())
 
-    def read(self, entry: Entry) -> dict[str, Tree]:
+    def read(self, entry: TensorFile) -> dict[str, Tree]:
         """The trees of a file.
 
         Raises:
@@ -60,7 +60,7 @@ class Shelf:
         except (SafetensorError, ValueError) as cause:
             raise DamagedError(f"{path} is damaged ({cause}).") from cause
 
-    def check(self, entry: Entry) -> None:
+    def check(self, entry: TensorFile) -> None:
         """Raises ``DamagedError`` if a file is missing or is not what was written; holds none of it."""
         path = self.folder / entry.name
         with reading(path) as file:
@@ -99,7 +99,7 @@ class Shelf:
             self.folder.rmdir()
 
 
-def _compare(path: Path, found: str, entry: Entry) -> None:
+def _compare(path: Path, found: str, entry: TensorFile) -> None:
     if found != entry.sha256:
         raise DamagedError(f"{path} is damaged: its sha256 is not {entry.sha256}.")
 

@@ -42,7 +42,7 @@ def largest_first(cohort: Sequence[int], counts: Tensor) -> list[int]:
 
 
 @dataclass(frozen=True)
-class Mishaps:
+class ClientDropouts:
     """Clients that drop out of a round, or do a share of their steps only; drawn anew for each client and round."""
 
     seed: int
@@ -62,4 +62,4 @@ class Mishaps:
         return probability > 0 and bool(numpy_rng(self.seed, what, round_, client).random() < probability)
 
 
-NO_MISHAPS = Mishaps(0)
+NO_DROPOUTS = ClientDropouts(0)

@@ -55,11 +55,11 @@ def advance(
         weights=weights, reductions={n: t for n, t in reduced.items() if t}, keeping=fold.kept, classify=classify,
     )  # fmt: skip
     for key, component in algorithm.using("serve"):
-        for name, value in component.serve(turn.bind(key)).items():
+        for name, value in component.serve(turn.for_component(key)).items():
             _store(f"{key}.{name}", value, slots, mailboxes)
         views[key] = _server_slots(key, slots, mailboxes, algorithm.constants)
     for key, component in algorithm.using("update"):
-        delta = component.update(delta, turn.bind(key))
+        delta = component.update(delta, turn.for_component(key))
     moved = add(delta, state.model)
     statistics = pick(mean, layout.statistics) if mean else {}
     return ServerState(state.round + 1, {**state.model, **moved, **statistics}, slots, mailboxes)

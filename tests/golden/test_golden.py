@@ -21,7 +21,7 @@ def measure(algo: str) -> dict[str, object]:
     last = engine.records[-1]
     return {
         "terms": {k: round(v, 6) for k, v in last["terms"].items()},
-        "norm": round(sum(float(v.double().square().sum()) for v in engine.saved.state.model.values()), 5),
+        "norm": round(sum(float(v.double().square().sum()) for v in engine.progress.state.model.values()), 5),
         "bytes": last["bytes"],
     }
 

@@ -12,7 +12,7 @@ import fedexp
 from fedexp.client.worker import Worker
 from fedexp.config.compose import composed, run_path
 from fedexp.errors import ClientError
-from fedexp.evaluate.protocols import Protocol
+from fedexp.evaluate.protocols import MapProtocol
 
 ALL = "evaluate.all_clients=true"
 
@@ -65,7 +65,7 @@ def test_the_rounds_are_on_file_before_and_the_same_command_does_the_rest(small,
     trained_rounds.clear()
     console = Console(file=io.StringIO(), width=100)
     with monkeypatch.context() as patch:
-        patch.setattr(Protocol, "conclude", conclude)
+        patch.setattr(MapProtocol, "conclude", conclude)
         with pytest.raises(type(stop)):
             fedexp.run(small(ALL), console=console)
     assert trained_rounds == expected
@@ -89,7 +89,7 @@ def test_another_way_out_is_the_same_run(small, monkeypatch, trained_rounds):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(Protocol, "conclude", conclude)
+        patch.setattr(MapProtocol, "conclude", conclude)
         with pytest.raises(KeyboardInterrupt):
             fedexp.run(small(ALL))
     before = trained_rounds[:]

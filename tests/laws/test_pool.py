@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from fedexp.errors import FedexpError
 from fedexp.execute.base import quiet
-from fedexp.execute.pool import AHEAD, LANES, LIVES, Gone, Hand, Pool
-from fedexp.execute.shared_memory import Arena, Parcel
-from fedexp.execute.task import Answer, Task
+from fedexp.execute.pool import AHEAD, LANES, LIVES, Gone, Pool, WorkerHandle
+from fedexp.execute.shared_memory import SharedBuffer, TensorPickle
+from fedexp.execute.task import Task, TaskResult
 from fedexp.server.aggregate import Fold, Mean
 
 
@@ -23,7 +23,7 @@ class Square(Task):
 
     def by(self, worker, broadcast):
         mean = Mean("sum", {"w": torch.full((3,), float(self.index**2))}, 1)
-        return Answer(self.index, fold=Fold({"u": mean}, {}))
+        return TaskResult(self.index, fold=Fold({"u": mean}, {}))
 
 
 BAD = LookupError("planned")
@@ -34,12 +34,12 @@ class Bad(Square):
     """Cannot be done."""
 
 
-class Paper(Hand):
+class Paper(WorkerHandle):
     """Answers what it is told to answer, in lanes whose memory is used again."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
-        self.arenas = {lane: Arena(1000) for lane in LANES}
+        self.arenas = {lane: SharedBuffer(1000) for lane in LANES}
         self.gone = self.greeted = False
 
     def give(self, lane, task):
@@ -60,7 +60,7 @@ class Paper(Hand):
         if isinstance(task, Bad):
             return lane, (BAD, [], self.arenas[lane])
         answer = task.by(None, {})
-        parcel = Parcel(answer.fold.means, replace(answer, fold=replace(answer.fold, means={})))
+        parcel = TensorPickle(answer.fold.means, replace(answer, fold=replace(answer.fold, means={})))
         parcel.fill(self.arenas[lane])
         return lane, (0.0, parcel.parts, self.arenas[lane])
 
@@ -78,9 +78,9 @@ class Desk(Pool[Paper]):
         super().__init__(workers, 1, quiet)
         self._draw = draw
         self.lost = 0
-        self.hands = [self.hire(n) for n in range(workers)]
+        self.hands = [self.start_worker(n) for n in range(workers)]
 
-    def hire(self, number):
+    def start_worker(self, number):
         hand = Paper(number)
         hand.ready = self._draw is None or self._draw(st.booleans())
         return hand
@@ -140,7 +140,7 @@ class Halved(Desk):
         self._lost = lost
         super().__init__(2, None)
 
-    def hire(self, number):
+    def start_worker(self, number):
         hand = Paper(number)
         hand.ready = number == 0
         return hand

@@ -78,7 +78,7 @@ def test_stopped_anywhere_it_ends_with_the_same_numbers(tmp_path, hold, handlers
             Signal(point).run(begun(f"at{point}"))
         handlers()
         again = begun(f"at{point}")
-        assert again.saved.state.round >= 1
+        assert again.progress.state.round >= 1
         again.run(card(again))
         assert again.digests() == quiet.digests(), point
         assert [r["round"] for r in again.records] == list(range(1, ROUNDS + 1))

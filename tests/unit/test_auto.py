@@ -11,7 +11,7 @@ from fedexp.errors import ConfigError
 from fedexp.execute import auto, base
 from fedexp.execute.auto import AutoExecutor
 from fedexp.execute.base import Blueprint
-from fedexp.execute.task import Answer, Measure, Train
+from fedexp.execute.task import Measure, TaskResult, Train
 
 
 class Clock:
@@ -40,7 +40,7 @@ class Stub:
         for task in tasks:
             self._clock.now += self._seconds * len(task.jobs)
             self.done.append(task.index)
-            yield Answer(task.index)
+            yield TaskResult(task.index)
 
     def use(self, blueprint):
         self.blueprint = blueprint
@@ -134,7 +134,10 @@ def test_it_stays_if_workers_cannot_do_the_work(run, monkeypatch):
 def test_as_many_workers_as_there_is_room_and_work_for(monkeypatch, settings, cores, crew):
     """There are ten clients in a round."""
     monkeypatch.setattr(base, "cores", lambda: cores)
-    assert blueprint(rounds=1, clients=100, fraction=0.1, devices=settings.pop("devices", 0)).crew(**settings) == crew
+    assert (
+        blueprint(rounds=1, clients=100, fraction=0.1, devices=settings.pop("devices", 0)).worker_count(**settings)
+        == crew
+    )
 
 
 @pytest.mark.parametrize("setting", [{"cores": 1}, {"clients": 1}, {"cores": 4, "threads": 4}])

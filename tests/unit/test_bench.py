@@ -14,8 +14,8 @@ from fedexp.bench import usage
 from fedexp.bench.__main__ import main
 from fedexp.bench.contest import Contestant, Lap, interleave
 from fedexp.bench.ours import timed
-from fedexp.bench.ratios import Spread, to_neighbours
-from fedexp.bench.raw import Crew, Setting, Shuffle, Task
+from fedexp.bench.ratios import RatioSpread, to_neighbours
+from fedexp.bench.raw import Crew, RawTask, Setting, Shuffle
 from fedexp.bench.report import lines
 from fedexp.bench.startup import launch
 from fedexp.bench.workload import WORKLOADS
@@ -50,8 +50,10 @@ def test_a_time_without_two_neighbours_is_refused(times):
 
 
 def test_spread():
-    assert Spread.of([4.0, 1.0, 2.0, 3.0, 5.0]) == Spread(median=3.0, lower=2.0, upper=4.0, least=1.0, most=5.0)
-    assert Spread.of([2.0]) == Spread(2.0, 2.0, 2.0, 2.0, 2.0)
+    assert RatioSpread.of([4.0, 1.0, 2.0, 3.0, 5.0]) == RatioSpread(
+        median=3.0, lower=2.0, upper=4.0, least=1.0, most=5.0
+    )
+    assert RatioSpread.of([2.0]) == RatioSpread(2.0, 2.0, 2.0, 2.0, 2.0)
 
 
 def lap(wall: float, cpu: float = 0.0, memory: float = 0.0, **seconds: float) -> Lap:
@@ -118,9 +120,9 @@ def convolutional(scene):
 def test_raw_loop_takes_exactly_the_steps_of_fedexp(which, setting, tmp_path, request):
     scene = request.getfixturevalue(which)
     experiment = build({**scene, "out": str(tmp_path)})
-    task = Task.of(experiment)
+    task = RawTask.of(experiment)
     task.save(tmp_path)
-    task = Task.load(tmp_path)  # a copy: training ours must not move it
+    task = RawTask.load(tmp_path)  # a copy: training ours must not move it
 
     def order(round_, client):
         seed = derive(scene["seed"], "batches", round_, client, "local")
@@ -138,7 +140,7 @@ def test_raw_loop_takes_exactly_the_steps_of_fedexp(which, setting, tmp_path, re
         engine.open()
         records = engine.run(experiment.card(rundir))
     assert {steps for _, steps, _ in played} == {W0.steps}
-    parameters = [engine.saved.state.model[n] for n, _ in task.net.named_parameters()]
+    parameters = [engine.progress.state.model[n] for n, _ in task.net.named_parameters()]
     start = list(task.net.parameters())
     for raw, own, first in zip(crew.weights, parameters, start, strict=True):
         torch.testing.assert_close(raw, own, rtol=0, atol=1e-5)
@@ -147,7 +149,7 @@ def test_raw_loop_takes_exactly_the_steps_of_fedexp(which, setting, tmp_path, re
 
 
 def test_shuffle_has_batches_of_the_same_sizes(scene):
-    task = Task.of(build(scene))
+    task = RawTask.of(build(scene))
     batches = list(Shuffle(task.rows, W0.epochs, W0.batch_size)(0, 2))
     assert [len(b) for b in batches] == [16, 16, 8] * 2
     assert sorted(torch.cat(batches[:3]).tolist()) == sorted(task.rows[2].tolist())
@@ -181,7 +183,7 @@ def test_a_turn_is_so_many_whole_rounds_of_the_engine(scene, tmp_path):
         assert turn["accuracy"] == record["aggregation"]["accuracy"]
         assert turn["wall"] >= sum(turn["seconds"].values()) > 0
     total = {k: turns[0]["seconds"][k] + turns[1]["seconds"][k] for k in ("train", "evaluate", "aggregate")}
-    assert total == pytest.approx({k: engine.saved.seconds[k] for k in total})
+    assert total == pytest.approx({k: engine.progress.seconds[k] for k in total})
 
 
 def test_a_lap_of_several_rounds_is_their_mean():

@@ -23,10 +23,10 @@ from fedexp.engine import Every
 from fedexp.errors import CheckpointError, DiskError
 from fedexp.runs import checkpoint as module
 from fedexp.runs import files, pointer, tensor_files
-from fedexp.runs.checkpoint import Checkpoint, Saved, save_model
+from fedexp.runs.checkpoint import Checkpoint, RunProgress, save_model
 from fedexp.runs.client_store import ClientStore
 from fedexp.runs.directory import RunDir
-from fedexp.runs.tensor_files import Shelf
+from fedexp.runs.tensor_files import TensorFiles
 from fedexp.server.sampler import largest_first
 from fedexp.testing import card, play, trial
 
@@ -49,14 +49,14 @@ def server(round_: int) -> ServerState:
     )
 
 
-def example(checkpoint: Checkpoint, round_: int = 7) -> Saved:
+def example(checkpoint: Checkpoint, round_: int = 7) -> RunProgress:
     store = checkpoint.new_store()
     store.put(3, {"a.ck": {"w": torch.full((2, 3), 3.0 + round_)}, "a.seen": number_tree(2)})
     store.put(12, {"a.ck": {"w": torch.full((2, 3), 12.0)}, "a.seen": {"value": torch.tensor(5)}})
-    return Saved(server(round_), store, {"features.w": torch.zeros(3, 2)}, {"train": 1.5})
+    return RunProgress(server(round_), store, {"features.w": torch.zeros(3, 2)}, {"train": 1.5})
 
 
-def content(saved: Saved) -> tuple[object, ...]:
+def content(saved: RunProgress) -> tuple[object, ...]:
     mail = {f"{n}/{c}": t for n, box in saved.state.mailboxes.items() for c, t in box.items()}
     trees = {"model": saved.state.model, "best": saved.best, **saved.state.slots, **mail}
     return saved.state.round, digest(trees), saved.store.digest(), list(saved.store), dict(saved.seconds)
@@ -77,7 +77,7 @@ def hold(request):
     return request.param
 
 
-def saved_to(folder, *, plan: str = "plan", hold: int | None = None) -> Saved:
+def saved_to(folder, *, plan: str = "plan", hold: int | None = None) -> RunProgress:
     checkpoint = Checkpoint(folder, plan, hold=hold)
     checkpoint.save(saved := example(checkpoint))
     return saved
@@ -124,7 +124,7 @@ def test_no_checkpoint_is_none(folder):
 
 def test_fedavg_has_nothing_but_a_model(folder):
     checkpoint = Checkpoint(folder, "plan")
-    saved = Saved(ServerState(1, {"w": torch.ones(2)}, {}, {}), checkpoint.new_store())
+    saved = RunProgress(ServerState(1, {"w": torch.ones(2)}, {}, {}), checkpoint.new_store())
     checkpoint.save(saved)
     loaded = Checkpoint(folder, "plan").load()
     assert content(loaded) == content(saved)
@@ -134,8 +134,10 @@ def test_fedavg_has_nothing_but_a_model(folder):
 
 def test_only_clients_that_changed_are_written_again(folder, monkeypatch, hold):
     written: list[str] = []
-    write = Shelf.write
-    monkeypatch.setattr(Shelf, "write", lambda self, name, trees: (written.append(name), write(self, name, trees))[1])
+    write = TensorFiles.write
+    monkeypatch.setattr(
+        TensorFiles, "write", lambda self, name, trees: (written.append(name), write(self, name, trees))[1]
+    )
     checkpoint = Checkpoint(folder, "plan", hold=hold)
     saved = example(checkpoint, 1)
     checkpoint.save(saved)
@@ -207,7 +209,7 @@ def test_nothing_is_written_after_clear_that_was_not_asked_for(folder):
     checkpoint = Checkpoint(folder, "plan")
     checkpoint.save(example(checkpoint))
     checkpoint.clear()
-    fresh = Saved(ServerState(7, {"w": torch.ones(1)}, {}, {}), checkpoint.new_store())
+    fresh = RunProgress(ServerState(7, {"w": torch.ones(1)}, {}, {}), checkpoint.new_store())
     checkpoint.save(fresh)
     assert content(Checkpoint(folder, "plan").load()) == content(fresh)
 
@@ -585,14 +587,14 @@ def test_a_run_that_stops_anywhere_in_a_round_goes_on_to_the_same_end(tmp_path, 
     owner = {
         "_work": engine.executor._worker, "put": ClientStore, "append_rows": engine.rundir,
         "test_server": engine.executor._worker, "append_record": engine.rundir, "record": engine.display,
-        "save": engine.checkpoint, "write": Shelf,
+        "save": engine.checkpoint, "write": TensorFiles,
     }[point]  # fmt: skip
     original = getattr(owner, point)
     failed: list[int] = []
 
     def fails_once(*args, **options):
         if engine.display.round == 2 and not failed and is_last(point, args, engine):
-            failed.append(engine.saved.state.round)
+            failed.append(engine.progress.state.round)
             if point in ("append_rows", "append_record"):  # half of it is written
                 name = "clients.csv" if point == "append_rows" else "metrics.jsonl"
                 with (engine.rundir.path / name).open("a") as file:
@@ -607,7 +609,7 @@ def test_a_run_that_stops_anywhere_in_a_round_goes_on_to_the_same_end(tmp_path, 
     assert failed
     again = trial(components, tmp_path / "stopped", rounds=3, hold=hold)
     done = 2 if point in SAVING else 1  # a checkpoint that fails does not undo its round, and is tried again
-    assert again.saved.state.round == done
+    assert again.progress.state.round == done
     assert [r["round"] for r in again.records] == [1, 2][:done]
     again.run(card(again))
     plain = uninterrupted
@@ -643,7 +645,7 @@ def test_a_server_slot_that_is_empty_survives(tmp_path):
     first = trial({"counts": Counts(part="all")}, tmp_path, rounds=3)
     first.rounds = 1
     first.run(card(first))
-    assert first.saved.state.slots["counts.c"] == {}
+    assert first.progress.state.slots["counts.c"] == {}
     second = trial({"counts": Counts(part="all")}, tmp_path, rounds=3)
     second.run(card(second))
     assert second.digests() == play({"counts": Counts(part="all")}, rounds=3).digests()

@@ -30,7 +30,7 @@ from fedexp.errors import ClientError, ConfigError
 from fedexp.evaluate.protocols import FedGelaProtocol, FedRemaProtocol
 from fedexp.runs.directory import ERROR
 from fedexp.runs.plan import forecast
-from fedexp.server.sampler import Mishaps
+from fedexp.server.sampler import ClientDropouts
 from fedexp.testing import CLIENTS, card, play, trial
 from tests.helpers import Recorder, array, batches_of, opened, round_of, work, worker_of
 
@@ -167,8 +167,8 @@ def test_skip_leaves_the_client_out_and_says_so(how, loop, tmp_path):
     assert {key for key, up in ups.items() if up == ("failed", "0")} == bad
     assert len([r for r in rows(tmp_path, "ledger.csv") if r["direction"] == "down"]) == 3 * CLIENTS
     assert len([n for n in engine.display.notes if n.startswith("left out: round ")]) == len(bad)
-    assert engine.saved.state.round == 3
-    assert all(bool(v.isfinite().all()) for v in engine.saved.state.model.values())
+    assert engine.progress.state.round == 3
+    assert all(bool(v.isfinite().all()) for v in engine.progress.state.model.values())
 
 
 @pytest.mark.parametrize("how", ["exception", "loss", "update", "finish"])
@@ -216,19 +216,19 @@ def test_a_failed_clients_slots_stay_as_they_were(how):
     parts = {"x": Fails(how=how, clients=(2,), rounds=(1,)), "scaffold": Scaffold(), "keeps": Keeps()}
     with opened(parts, faults=SKIP, fraction=1.0) as engine:
         round_of(engine)
-        before = {c: digest(engine.saved.store.get(c)) for c in range(CLIENTS)}
+        before = {c: digest(engine.progress.store.get(c)) for c in range(CLIENTS)}
         round_of(engine)
-        after = {c: digest(engine.saved.store.get(c)) for c in range(CLIENTS)}
+        after = {c: digest(engine.progress.store.get(c)) for c in range(CLIENTS)}
         assert {c for c in before if before[c] == after[c]} == {2}
-        assert float(engine.saved.store.get(2)["keeps.count"]["n"][0]) == 1.0
+        assert float(engine.progress.store.get(2)["keeps.count"]["n"][0]) == 1.0
 
 
 def test_a_slot_that_is_not_finite_is_a_fault():
     """It would make its client fail in every round to come."""
     with opened({"keeps": Keeps(spoilt=(2,))}, faults=SKIP, fraction=1.0) as engine:
         round_of(engine)
-        assert engine.saved.store.get(2) == {}
-        assert engine.saved.store.get(1) != {}
+        assert engine.progress.store.get(2) == {}
+        assert engine.progress.store.get(1) != {}
     with pytest.raises(ClientError, match=r"client 2: its slot 'keeps\.count' has a value that is not finite"):
         play({"keeps": Keeps(spoilt=(2,))}, fraction=1.0)
 
@@ -240,10 +240,10 @@ def test_a_round_in_which_all_fail_leaves_the_model_and_counts(mishap, tmp_path)
         options = {"faults": SKIP}
         parts = {"x": Fails(clients=everybody, rounds=(1,)), "scaffold": Scaffold()}
     else:
-        options = {"mishaps": Mishaps(0, dropout=1.0)}
+        options = {"mishaps": ClientDropouts(0, dropout=1.0)}
         parts = {"scaffold": Scaffold()}
     engine = trial(parts, tmp_path, rounds=3, fraction=1.0, **options)
-    states = [engine.saved.state, *(round_of(engine) for _ in range(3))]
+    states = [engine.progress.state, *(round_of(engine) for _ in range(3))]
     assert [s.round for s in states] == [0, 1, 2, 3]
     kept = [digest({"": s.model, **s.slots}) for s in states]
     assert kept[1] == kept[2]
@@ -255,7 +255,7 @@ def test_a_round_in_which_all_fail_leaves_the_model_and_counts(mishap, tmp_path)
 
 # ---------------------------------------------------------------- dropouts and stragglers
 def test_who_drops_out_got_the_message_and_sent_nothing(tmp_path):
-    mishaps = Mishaps(3, dropout=0.4)
+    mishaps = ClientDropouts(3, dropout=0.4)
     engine = ran({"scaffold": Scaffold()}, tmp_path, mishaps=mishaps, fraction=1.0)
     out = {(t, c) for t in range(3) for c in mishaps.dropped(t, range(CLIENTS))}
     assert 0 < len(out) < 3 * CLIENTS
@@ -272,7 +272,7 @@ def test_who_drops_out_got_the_message_and_sent_nothing(tmp_path):
 
 
 def test_a_dropout_is_a_client_that_was_left_out(tmp_path):
-    mishaps = Mishaps(3, dropout=0.4)
+    mishaps = ClientDropouts(3, dropout=0.4)
     gone = mishaps.dropped(0, range(CLIENTS))
     dropped = ran({}, tmp_path / "a", rounds=1, mishaps=mishaps, fraction=1.0)
     failed = ran({"x": Fails(clients=tuple(gone))}, tmp_path / "b", rounds=1, faults=SKIP, fraction=1.0)
@@ -283,7 +283,9 @@ def test_a_dropout_is_a_client_that_was_left_out(tmp_path):
 @pytest.mark.parametrize("loop", LOOPS)
 def test_a_straggler_takes_its_share_of_steps_and_at_least_one(slow, loop):
     seen = Recorder()
-    with opened({"seen": seen}, mishaps=Mishaps(0, stragglers=1.0, slow=slow), loop=loop, fraction=1.0) as engine:
+    with opened(
+        {"seen": seen}, mishaps=ClientDropouts(0, stragglers=1.0, slow=slow), loop=loop, fraction=1.0
+    ) as engine:
         data = worker_of(engine).data
         round_of(engine)
     assert len(seen.rounds) == CLIENTS
@@ -306,7 +308,7 @@ def test_a_straggler_takes_the_first_of_its_steps():
 @pytest.mark.parametrize("how", ["exception", "update"])
 def test_resume_with_skip_and_mishaps_is_exact(how, tmp_path):
     parts = {"x": Fails(how=how, clients=(1, 4)), "scaffold": Scaffold()}
-    options = {"faults": SKIP, "mishaps": Mishaps(3, dropout=0.3, stragglers=0.5, slow=0.4), "fraction": 1.0}
+    options = {"faults": SKIP, "mishaps": ClientDropouts(3, dropout=0.3, stragglers=0.5, slow=0.4), "fraction": 1.0}
     whole = ran(parts, tmp_path / "whole", rounds=4, **options)
     first = trial(parts, tmp_path / "cut", rounds=4, **options)
     first.rounds = 2

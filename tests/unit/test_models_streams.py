@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fedexp.client.network import Spares, layout_of, tensors
+from fedexp.client.network import FrozenCopies, layout_of, tensors
 from fedexp.core.state import snapshot
 from fedexp.errors import ConfigError
 from fedexp.models.charlstm import charlstm
@@ -65,7 +65,7 @@ def test_charlstm_does_not_round_floats():
 def test_a_spare_copy_of_an_lstm_runs_the_weights_it_is_given():
     net, other = charlstm((5,), 4), charlstm((5,), 4)
     x = torch.randint(4, (3, 5))
-    h, z = Spares(net).fresh()(snapshot(tensors(other)))(x)
+    h, z = FrozenCopies(net).fresh()(snapshot(tensors(other)))(x)
     torch.testing.assert_close(h, other.features(x).detach())
     torch.testing.assert_close(z, other(x).detach())
     assert layout_of(net).parts["norm"] == frozenset()

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from fedexp.client import network
-from fedexp.client.network import Spares, arranged, layout_of, load, tensors
+from fedexp.client.network import FrozenCopies, fastest_memory_format, layout_of, load, tensors
 from fedexp.core.state import digest, snapshot
 from fedexp.models.alexnet import alexnet
 from fedexp.models.lenet import lenet
@@ -103,7 +103,7 @@ def test_trainable_are_parameters_only():
 def test_a_spare_gives_features_and_logits_of_other_weights():
     net = tiny_net(norm=True)
     tree = other(net, 1)
-    h, z = Spares(net).fresh()(tree)(X)
+    h, z = FrozenCopies(net).fresh()(tree)(X)
     twin = tiny_net(norm=True).eval()
     load(twin, tree)
     torch.testing.assert_close(h, twin.features(X))
@@ -115,7 +115,7 @@ def test_spares_do_not_disturb_the_live_network():
     net = tiny_net(norm=True).train()
     net.requires_grad_(requires_grad=True)
     before = digest({"": tensors(net)})
-    forward_of = Spares(net).fresh()
+    forward_of = FrozenCopies(net).fresh()
     for seed in range(3):
         forward_of(other(net, seed))(X)
     assert digest({"": tensors(net)}) == before
@@ -131,7 +131,7 @@ def test_a_spare_is_in_evaluation_mode_and_keeps_the_statistics_it_was_given():
     net.train()
     tree = other(net, 2)
     before = digest({"": tree})
-    forward = Spares(net).fresh()(tree)
+    forward = FrozenCopies(net).fresh()(tree)
     first = forward(X)
     assert all(torch.equal(a, b) for a, b in zip(first, forward(X), strict=True))
     assert digest({"": tree}) == before
@@ -141,7 +141,7 @@ def test_each_tree_is_loaded_once_until_the_next_fresh(monkeypatch):
     loads: list[int] = []
     monkeypatch.setattr(network, "load", lambda net, tree: (loads.append(id(tree)), load(net, tree)))
     net = tiny_net()
-    spares = Spares(net)
+    spares = FrozenCopies(net)
     one, two = other(net, 1), other(net, 2)
     forward_of = spares.fresh()
     outs = [forward_of(tree)(X)[1] for tree in (one, two, one, two, one)]
@@ -161,7 +161,7 @@ class Watched(dict):
 
 def test_a_tree_is_held_as_long_as_its_id_stands_for_it():
     net = tiny_net()
-    forward_of = Spares(net).fresh()
+    forward_of = FrozenCopies(net).fresh()
     tree = Watched(other(net, 1))
     alive = weakref.ref(tree)
     forward_of(tree)
@@ -175,7 +175,9 @@ def test_a_tree_is_held_as_long_as_its_id_stands_for_it():
 
 # ---------------------------------------------------------------- memory format
 def formats(net: SplitModel) -> set[str]:
-    convs = [m.weight for m in arranged(net).modules() if isinstance(m, nn.Conv2d) and m.kernel_size != (1, 1)]
+    convs = [
+        m.weight for m in fastest_memory_format(net).modules() if isinstance(m, nn.Conv2d) and m.kernel_size != (1, 1)
+    ]
     return {"last" if w.is_contiguous(memory_format=torch.channels_last) else "first" for w in convs}
 
 
@@ -187,7 +189,7 @@ def test_convolutions_have_their_channels_last():
 def test_the_arrangement_changes_no_value():
     net = lenet((3, 32, 32), 10)
     before = snapshot(tensors(net))
-    assert digest({"": before}) == digest({"": tensors(arranged(net))})
+    assert digest({"": before}) == digest({"": tensors(fastest_memory_format(net))})
 
 
 def test_a_network_whose_weights_torch_would_write_past_is_left_as_it_is():

@@ -18,7 +18,7 @@ from fedexp.build import build
 from fedexp.core.state import nbytes
 from fedexp.runs import storage_estimate
 from fedexp.runs.plan import forecast
-from fedexp.runs.storage_estimate import Footprint, Load, Room, available_memory
+from fedexp.runs.storage_estimate import Capacity, Demand, StorageEstimate, available_memory
 from fedexp.testing import play
 
 MODEL = 4 * (16 * 8 + 8 + 8 * 4)  # the tiny network: 16-8-4, one bias
@@ -132,7 +132,7 @@ def test_a_run_stays_within_its_footprint(configured, monkeypatch, algo, store):
     """What is on disk at any save, and what a store holds, against what was forecast."""
     import fedexp
     from fedexp.runs.client_store import ClientStore
-    from fedexp.runs.tensor_files import Shelf
+    from fedexp.runs.tensor_files import TensorFiles
 
     hold = 50_000 if algo == "scamap" else 1000
     for module in ("build", "footprint"):
@@ -140,7 +140,7 @@ def test_a_run_stays_within_its_footprint(configured, monkeypatch, algo, store):
     config = configured(f"algo={algo}", "rounds=6", "every.checkpoint=2", "cohort.fraction=0.34", f"store={store}")
     expected = build(config).plan.content["footprint"]
     disk, memory = [0], [0]
-    sync, put = Shelf.sync, ClientStore.put
+    sync, put = TensorFiles.sync, ClientStore.put
 
     def watched_sync(self):
         sync(self)
@@ -151,7 +151,7 @@ def test_a_run_stays_within_its_footprint(configured, monkeypatch, algo, store):
         put(self, client, private)
         memory.append(self._bytes)
 
-    monkeypatch.setattr(Shelf, "sync", watched_sync)
+    monkeypatch.setattr(TensorFiles, "sync", watched_sync)
     monkeypatch.setattr(ClientStore, "put", watched_put)
     fedexp.run(config)
     assert max(disk) <= sum(expected["disk"].values()) <= 3 * max(disk)
@@ -175,10 +175,10 @@ GB = 10**9
     ],
 )  # fmt: skip
 def test_the_store_and_the_warnings_follow_from_the_room(store, memory, disk, chosen, said):
-    load = Load(data=5 * GB, server=20 * 10**6, kept=10**7, mail=0, up=10**7, up_kept=10**7, keepers=1000, cohort=100,
+    load = Demand(data=5 * GB, server=20 * 10**6, kept=10**7, mail=0, up=10**7, up_kept=10**7, keepers=1000, cohort=100,
                 between=1000)  # fmt: skip
-    room = Room(memory, disk, Path("runs"))
-    found = Footprint.of(load, store, room)
+    room = Capacity(memory, disk, Path("runs"))
+    found = StorageEstimate.of(load, store, room)
     assert found.store == chosen
     text = "\n".join(found.notes(room, store))
     for part in said:
@@ -187,7 +187,7 @@ def test_the_store_and_the_warnings_follow_from_the_room(store, memory, disk, ch
 
 
 def test_the_room_of_a_folder_that_is_not_there_yet(tmp_path):
-    room = Room.of(tmp_path / "not" / "yet")
+    room = Capacity.of(tmp_path / "not" / "yet")
     assert room.disk == pytest.approx(shutil.disk_usage(tmp_path).free, rel=0.2)
     assert room.memory > 0
 
@@ -209,7 +209,7 @@ def test_a_control_group_limits_the_memory(tmp_path, monkeypatch):
 
 
 def test_what_will_not_fit_is_said_before_the_run(configured, monkeypatch):
-    monkeypatch.setattr("fedexp.build.Room.of", lambda out: Room(10**4, 10**4, out))
+    monkeypatch.setattr("fedexp.build.Room.of", lambda out: Capacity(10**4, 10**4, out))
     plan = build(configured("algo=map")).plan
     assert [n.split(":")[0] for n in plan.content["notes"]] == ["store", "memory", "disk"]
     console = Console(file=io.StringIO(), width=200)

@@ -127,7 +127,7 @@ def test_all_clients_can_be_switched_off_and_has_the_protocols_default(configure
 # ---------------------------------------------------------------- FedReMa
 def test_fedrema_counts_models_after_aggregation(played):
     engine, experiment = played("rounds=2", "evaluate.protocol=fedrema")
-    model = engine.saved.state.model
+    model = engine.progress.state.model
     expected = [accuracy(experiment.net, model, experiment.data.own_test(c)) for c in engine.sampler(1)]
     assert engine.records[-1]["personalization"]["clients"] == pytest.approx(expected)
     trained = [float(r["after"]) for r in engine.rundir.rows("clients.csv") if r["round"] == "2"]
@@ -136,7 +136,7 @@ def test_fedrema_counts_models_after_aggregation(played):
 
 def test_fedrema_counts_the_classifier_in_the_mailbox(played):
     engine, experiment = played("algo=fedrema", "rounds=2", "evaluate.protocol=fedrema", "cohort.fraction=0.7")
-    state = engine.saved.state
+    state = engine.progress.state
     expected = [
         accuracy(experiment.net, {**state.model, **state.mailboxes["heads.head"][c]}, experiment.data.own_test(c))
         for c in engine.sampler(1)
@@ -155,7 +155,7 @@ def test_fedgela_finetunes_the_best_server_model(played):
     accuracies = [r["aggregation"]["accuracy"] for r in engine.records]
     assert got["aggregation"]["GA"] == max(accuracies)
     data, net = experiment.data, experiment.net
-    best = engine.saved.best
+    best = engine.progress.best
     assert accuracy(net, best, data.test) == pytest.approx(max(accuracies))
     scores = []
     for client in range(6):
@@ -163,7 +163,7 @@ def test_fedgela_finetunes_the_best_server_model(played):
         train(net, data, client, epochs=2, size=32, path=(0, client, "local"))
         scores.append(accuracy(net, {}, data.own_test(client)))
     assert got["personalization"]["PA"] == pytest.approx(np.mean(scores))
-    assert digest({"": engine.saved.best}) == digest({"": best})
+    assert digest({"": engine.progress.best}) == digest({"": best})
 
 
 def test_the_best_model_is_that_of_the_best_round(played, monkeypatch):
@@ -173,13 +173,13 @@ def test_the_best_model_is_that_of_the_best_round(played, monkeypatch):
 
     def score(engine, answers):
         assert list(answers)
-        models.append(engine.saved.state.model)
+        models.append(engine.progress.state.model)
         return Score((next(planted),), (10,), 0, 0, 0.0)
 
     monkeypatch.setattr(Engine, "_pooled", score)
     engine, _ = played(*GELA, "rounds=5", "partition.test=none")
-    assert digest({"": engine.saved.best}) == digest({"": models[2]})
-    assert digest({"": engine.saved.best}) != digest({"": models[3]})
+    assert digest({"": engine.progress.best}) == digest({"": models[2]})
+    assert digest({"": engine.progress.best}) != digest({"": models[3]})
     assert engine.checkpoint.load().best.keys() == models[2].keys()  # a resumed run needs it
 
 

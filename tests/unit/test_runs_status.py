@@ -22,7 +22,7 @@ from fedexp.runs.__main__ import main
 from fedexp.runs.directory import CHECKED, RunDir
 from fedexp.runs.files import write_json
 from fedexp.runs.plain import UNWANTED
-from fedexp.runs.pointer import Entry, Pointer
+from fedexp.runs.pointer import Pointer, TensorFile
 from fedexp.runs.status import show_status, survey
 from fedexp.sweep.manifest import Manifest
 from tests.conftest import SMALL
@@ -75,7 +75,7 @@ def keep(rundir: RunDir, round_: int, name: str = "latest.json") -> None:
     """A checkpoint of a run, as far as it can be told without its tensors."""
     server = f"server-{round_:06d}.safetensors"
     rundir.write_text(f"checkpoint/{server}", "tensors")
-    pointer = Pointer(round_, Entry(server, "0"), {}, 1, {}, rundir.marks)
+    pointer = Pointer(round_, TensorFile(server, "0"), {}, 1, {}, rundir.marks)
     rundir.write_bytes(f"checkpoint/{name}", pointer.text("plan"))
 
 

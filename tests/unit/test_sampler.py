@@ -7,7 +7,7 @@ import pytest
 
 from fedexp.build import build
 from fedexp.display import SilentDisplay
-from fedexp.server.sampler import Mishaps, UniformSampler, cohort_size
+from fedexp.server.sampler import ClientDropouts, UniformSampler, cohort_size
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_the_cohort_is_the_same_for_all_algorithms(configured, rundir):
 
 # ---------------------------------------------------------------- mishaps
 def test_mishaps_befall_as_often_as_they_should_and_each_on_its_own():
-    mishaps = Mishaps(5, dropout=0.2, stragglers=0.3, slow=0.25)
+    mishaps = ClientDropouts(5, dropout=0.2, stragglers=0.3, slow=0.25)
     everybody = range(40)
     gone = np.array([[c in mishaps.dropped(t, everybody) for c in everybody] for t in range(200)])
     slow = np.array([[mishaps.share(t, c) == 0.25 for c in everybody] for t in range(200)])
@@ -84,20 +84,20 @@ def test_mishaps_befall_as_often_as_they_should_and_each_on_its_own():
 
 
 def test_mishaps_depend_on_seed_round_and_client_alone():
-    one, again, other = Mishaps(1, dropout=0.5), Mishaps(1, dropout=0.5), Mishaps(2, dropout=0.5)
+    one, again, other = ClientDropouts(1, dropout=0.5), ClientDropouts(1, dropout=0.5), ClientDropouts(2, dropout=0.5)
     assert one.dropped(7, range(30)) == again.dropped(7, range(30))
     assert one.dropped(7, range(30)) & {3, 8, 9} == one.dropped(7, [9, 3, 8])  # whoever else is there
     assert one.dropped(7, range(30)) != one.dropped(8, range(30))
     assert one.dropped(7, range(30)) != other.dropped(7, range(30))
-    wider = Mishaps(1, dropout=0.8).dropped(7, range(30))
+    wider = ClientDropouts(1, dropout=0.8).dropped(7, range(30))
     assert one.dropped(7, range(30)) < wider  # more of the same, so that settings can be compared
 
 
 def test_never_and_always():
-    assert Mishaps(0).dropped(0, range(50)) == set()
-    assert {Mishaps(0).share(t, 0) for t in range(50)} == {1.0}
-    assert Mishaps(0, dropout=1.0).dropped(0, range(50)) == set(range(50))
-    assert {Mishaps(0, stragglers=1.0, slow=0.5).share(t, 0) for t in range(50)} == {0.5}
+    assert ClientDropouts(0).dropped(0, range(50)) == set()
+    assert {ClientDropouts(0).share(t, 0) for t in range(50)} == {1.0}
+    assert ClientDropouts(0, dropout=1.0).dropped(0, range(50)) == set(range(50))
+    assert {ClientDropouts(0, stragglers=1.0, slow=0.5).share(t, 0) for t in range(50)} == {0.5}
 
 
 def test_mishaps_are_the_same_for_all_algorithms(configured, rundir):

@@ -13,7 +13,7 @@ from fedexp.core.algorithm import Algorithm
 from fedexp.core.component import Component
 from fedexp.core.state import Message, Out, Slot, Upload, digest, number, snapshot
 from fedexp.core.views import Facts
-from fedexp.execute.task import Answer, complete
+from fedexp.execute.task import TaskResult, complete
 from fedexp.server.aggregate import Mean
 from fedexp.server.update import advance, cohort_weights
 from fedexp.testing import CLASSES, CLIENTS, play, tiny_data, tiny_net
@@ -269,9 +269,9 @@ def test_the_order_of_uploads_is_in_the_last_bits():
     ],
 )
 def test_an_executor_that_loses_or_mixes_answers_is_found_out(indices, words):
-    assert [a.index for a in complete(map(Answer, range(3)), 3)] == [0, 1, 2]
+    assert [a.index for a in complete(map(TaskResult, range(3)), 3)] == [0, 1, 2]
     with pytest.raises(RuntimeError, match=words):
-        list(complete(map(Answer, indices), 3))
+        list(complete(map(TaskResult, indices), 3))
 
 
 # ---------------------------------------------------------------- through the engine
@@ -298,8 +298,8 @@ class Counter(Component):
 def test_a_run_counts_who_took_part():
     engine = play({"counter": Counter()}, rounds=4)
     cohorts = [engine.sampler(t) for t in range(4)]
-    assert engine.saved.state.slots["counter.ids"]["value"] == sum(map(sum, cohorts))
+    assert engine.progress.state.slots["counter.ids"]["value"] == sum(map(sum, cohorts))
     for client in range(CLIENTS):
         times = sum(client in cohort for cohort in cohorts)
-        private = engine.saved.store.get(client)
+        private = engine.progress.store.get(client)
         assert (private["counter.seen"]["value"].item() if private else 0) == times

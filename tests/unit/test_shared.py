@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from fedexp.client.network import tensors
 from fedexp.errors import ConfigError
-from fedexp.execute.shared_memory import ALIGN, INLINE, Arena, Parcel, Room, opened
+from fedexp.execute.shared_memory import ALIGN, INLINE, BufferAllocator, SharedBuffer, TensorPickle, opened
 from fedexp.testing import tiny_net
 
 DTYPES = (
@@ -25,8 +25,8 @@ DTYPES = (
 
 
 def there_and_back(*parts, copy=False):
-    parcel = Parcel(*parts)
-    arena = Arena(parcel.size)
+    parcel = TensorPickle(*parts)
+    arena = SharedBuffer(parcel.size)
     parcel.fill(arena)
     found = [opened(part, arena, copy=copy) for part in parcel.parts]
     return found[0] if len(found) == 1 else found
@@ -66,7 +66,7 @@ def test_what_is_not_contiguous(value):
 
 @given(st.lists(st.tuples(st.sampled_from(DTYPES), st.lists(st.integers(0, 4), max_size=3)), max_size=8))
 def test_places_are_aligned_and_do_not_overlap(kinds):
-    parcel = Parcel([torch.zeros(shape, dtype=dtype) for dtype, shape in kinds])
+    parcel = TensorPickle([torch.zeros(shape, dtype=dtype) for dtype, shape in kinds])
     end = 0
     for tensor, (offset, *_) in parcel.tensors:
         assert offset % ALIGN == 0
@@ -87,7 +87,7 @@ def test_small_things_and_several_parts():
     "array", [np.arange(6).reshape(2, 3), np.arange(6.0)[::2], np.zeros((0, 2), np.int32), np.array([True, False])]
 )
 def test_arrays_of_numbers_lie_there_too(array):
-    parcel = Parcel(array)
+    parcel = TensorPickle(array)
     assert parcel.size >= array.nbytes
     found = there_and_back([array, array])[1]
     assert found.dtype == array.dtype
@@ -101,7 +101,7 @@ def test_other_arrays_are_pickled():
 def test_a_large_pickle_lies_there_too_and_a_small_one_is_sent():
     """A worker is started while the one before it has not read a byte: nothing large may wait in the socket."""
     large, small = list(range(INLINE)), "small"
-    parcel = Parcel(large, small)
+    parcel = TensorPickle(large, small)
     assert len(pickle.dumps(parcel.parts)) < 1000
     assert there_and_back(large, small) == [large, small]
 
@@ -122,11 +122,11 @@ def test_a_network_keeps_its_parameters():
 
 
 def test_copied_or_in_place():
-    parcel = Parcel({"x": torch.zeros(3)})
-    arena = Arena(parcel.size)
+    parcel = TensorPickle({"x": torch.zeros(3)})
+    arena = SharedBuffer(parcel.size)
     parcel.fill(arena)
     live, copied = opened(parcel.parts[0], arena)["x"], opened(parcel.parts[0], arena, copy=True)["x"]
-    again = Parcel({"x": torch.ones(3)})
+    again = TensorPickle({"x": torch.ones(3)})
     again.fill(arena)
     assert live.tolist() == [1.0, 1.0, 1.0]
     assert copied.tolist() == [0.0, 0.0, 0.0]
@@ -134,8 +134,8 @@ def test_copied_or_in_place():
 
 def test_a_moving_tensor_lives_in_the_arena_from_then_on():
     moving, staying = torch.arange(4.0), torch.arange(4.0)
-    parcel = Parcel([moving, staying])
-    arena = Arena(parcel.size)
+    parcel = TensorPickle([moving, staying])
+    arena = SharedBuffer(parcel.size)
     parcel.fill(arena, moving={id(moving)})
     ours, theirs = opened(parcel.parts[0], arena)
     moving += 10
@@ -145,15 +145,15 @@ def test_a_moving_tensor_lives_in_the_arena_from_then_on():
 
 
 def test_two_ends_of_an_arena_see_the_same_memory():
-    one = Arena(1000)
-    other = Arena(1000, os.dup(one.fd))
+    one = SharedBuffer(1000)
+    other = SharedBuffer(1000, os.dup(one.fd))
     place = (128, torch.float64, torch.Size((2, 2)), (2, 1))
     one.at(place).fill_(3.0)
     assert other.at(place).tolist() == [[3.0, 3.0], [3.0, 3.0]]
 
 
 def test_an_arena_has_no_name_and_is_closed_when_nobody_needs_it():
-    arena = Arena(10)
+    arena = SharedBuffer(10)
     fd, tensor = arena.fd, arena.at((0, torch.uint8, torch.Size((10,)), (1,)))
     assert not Path(f"/proc/self/fd/{fd}").readlink().exists()
     del arena
@@ -164,7 +164,7 @@ def test_an_arena_has_no_name_and_is_closed_when_nobody_needs_it():
 
 
 def test_a_sealed_arena_is_memory_without_its_file():
-    arena = Arena(10)
+    arena = SharedBuffer(10)
     fd = arena.fd
     arena.seal()
     arena.seal()
@@ -179,20 +179,20 @@ def test_what_no_other_process_can_import_is_refused_by_its_name():
         exec(source, scope)  # noqa: S102 - as a script or a notebook does
         thing = scope.get("Mine") or scope["mine"]
         with pytest.raises(ConfigError, match=rf"{thing.__name__} is defined in the script .*executor=serial"):
-            Parcel({"component": thing})
+            TensorPickle({"component": thing})
 
 
 def test_an_arena_is_never_empty():
-    assert Arena(0).size == ALIGN
-    assert Parcel("no tensors").size == 0
+    assert SharedBuffer(0).size == ALIGN
+    assert TensorPickle("no tensors").size == 0
 
 
 # ---------------------------------------------------------------- tensors that are made where they will be read
 def test_what_was_made_in_the_room_is_not_copied_and_not_written_over():
-    arena = Arena(1000)
-    room = Room(arena)
+    arena = SharedBuffer(1000)
+    room = BufferAllocator(arena)
     made = [room(torch.zeros(shape)).fill_(n) for n, shape in enumerate([(2, 3), (0,), (5,)])]
-    parcel = Parcel({"made": made, "else": torch.full((3,), 9.0)}, room=room)
+    parcel = TensorPickle({"made": made, "else": torch.full((3,), 9.0)}, room=room)
     parcel.fill(arena)
     found = opened(parcel.parts[0], arena)
     assert [t.data_ptr() for t in found["made"]] == [t.data_ptr() for t in made]
@@ -201,12 +201,12 @@ def test_what_was_made_in_the_room_is_not_copied_and_not_written_over():
 
 
 def test_a_room_that_is_full_gives_other_memory():
-    arena = Arena(ALIGN)
-    room = Room(arena)
+    arena = SharedBuffer(ALIGN)
+    room = BufferAllocator(arena)
     made = [room(torch.zeros(4)).fill_(n) for n in range(20)]
-    parcel = Parcel(made, room=room)
+    parcel = TensorPickle(made, room=room)
     assert parcel.size > arena.size
-    larger = Arena(parcel.size)
+    larger = SharedBuffer(parcel.size)
     parcel.fill(larger)
     assert [t[0].item() for t in opened(parcel.parts[0], larger)] == list(range(20))
 
@@ -214,5 +214,8 @@ def test_a_room_that_is_full_gives_other_memory():
 def test_channels_stay_last():
     value = torch.arange(24.0).view(1, 2, 3, 4).to(memory_format=torch.channels_last)
     assert (
-        there_and_back(value).stride() == Room(Arena(1000))(value).stride() == Room()(value).stride() == value.stride()
+        there_and_back(value).stride()
+        == BufferAllocator(SharedBuffer(1000))(value).stride()
+        == BufferAllocator()(value).stride()
+        == value.stride()
     )

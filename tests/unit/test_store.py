@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 import fedexp
 from fedexp.core.state import digest
 from fedexp.runs.client_store import ClientStore
-from fedexp.runs.tensor_files import Shelf
+from fedexp.runs.tensor_files import TensorFiles
 
 SIZE = 40  # bytes of a client's slots below: nine numbers of four bytes, and one more
 
@@ -30,7 +30,7 @@ def same(one, two) -> bool:
 
 @pytest.fixture(params=[None, 0, SIZE, 3 * SIZE], ids=["memory", "disk", "one", "three"])
 def store(request, tmp_path):
-    return ClientStore(Shelf(tmp_path), hold=request.param)
+    return ClientStore(TensorFiles(tmp_path), hold=request.param)
 
 
 def test_what_was_put_is_there(store):
@@ -91,7 +91,7 @@ def test_old_slots_leave_the_disk_and_the_memory(store, tmp_path):
 
 @pytest.mark.parametrize("hold", [0, SIZE, 5 * SIZE])
 def test_no_more_is_held_than_allowed(tmp_path, hold):
-    store = ClientStore(Shelf(tmp_path), hold=hold)
+    store = ClientStore(TensorFiles(tmp_path), hold=hold)
     alive: list[weakref.ref[torch.Tensor]] = []
     for turn in range(3):
         for client in range(20):
@@ -107,7 +107,7 @@ def test_no_more_is_held_than_allowed(tmp_path, hold):
 
 
 def test_what_was_used_last_stays_in_memory(tmp_path):
-    store = ClientStore(Shelf(tmp_path), hold=2 * SIZE)
+    store = ClientStore(TensorFiles(tmp_path), hold=2 * SIZE)
     store.put(1, slots(1))
     store.put(2, slots(2))
     store.get(1)
@@ -118,7 +118,7 @@ def test_what_was_used_last_stays_in_memory(tmp_path):
 
 
 def test_the_digest_does_not_fill_the_memory(tmp_path):
-    store = ClientStore(Shelf(tmp_path), hold=SIZE)
+    store = ClientStore(TensorFiles(tmp_path), hold=SIZE)
     for client in range(5):
         store.put(client, slots(client))
     held = list(store._held)
@@ -134,7 +134,7 @@ class Alike(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         folder = self.folder.mktemp("store")
-        self.stores = [ClientStore(Shelf(folder / str(hold)), hold=hold) for hold in (None, 0, SIZE, 2 * SIZE)]
+        self.stores = [ClientStore(TensorFiles(folder / str(hold)), hold=hold) for hold in (None, 0, SIZE, 2 * SIZE)]
         self.kept: dict[int, float] = {}
         self.now: dict[int, float] = {}
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from fedexp.sweep import Job, Spread, collect, record_job, show, table, write_csv
+from fedexp.sweep import SeedSpread, SweepJob, collect, record_job, show, table, write_csv
 from fedexp.sweep.jobs import listed
 
 
@@ -25,11 +25,11 @@ def result(last: float | None, personal: float | None = None, **more: Any) -> di
     return blocks
 
 
-def job(number: int, overrides: str, outcome: dict[str, Any] | None) -> Job:
+def job(number: int, overrides: str, outcome: dict[str, Any] | None) -> SweepJob:
     path = f"multirun/x/{number}"
     if outcome is None:
-        return Job(number, overrides.split(), "failed", path=path, error="DataError: no such file")
-    return Job(number, overrides.split(), "finished", path=path, result=outcome)
+        return SweepJob(number, overrides.split(), "failed", path=path, error="DataError: no such file")
+    return SweepJob(number, overrides.split(), "finished", path=path, result=outcome)
 
 
 # 0.1, 0.2, 0.6: mean 0.3, squares 0.04 + 0.01 + 0.09 = 0.14, over n - 1 = 2: std sqrt(0.07) = 0.2645751311
@@ -42,7 +42,7 @@ SWEEP = [
 ]
 
 
-def screen(jobs: list[Job], width: int = 80, total: int | None = None) -> list[str]:
+def screen(jobs: list[SweepJob], width: int = 80, total: int | None = None) -> list[str]:
     console = Console(file=io.StringIO(), width=width)
     show(jobs, console, total)
     assert isinstance(console.file, io.StringIO)
@@ -65,12 +65,12 @@ def test_only_varying_overrides_are_columns() -> None:
 
 def test_one_seed_has_no_deviation_and_failed_jobs_do_not_count_as_one() -> None:
     _, row = table(SWEEP)
-    assert row.metrics["personalization.last"] == Spread(0.8, None, 1)
+    assert row.metrics["personalization.last"] == SeedSpread(0.8, None, 1)
     assert row.seeds == 1
     assert row.status == "1 finished, 1 failed"
 
 
-def row_of(jobs: list[Job], title: str, first: str) -> str:
+def row_of(jobs: list[SweepJob], title: str, first: str) -> str:
     """The row that begins with a word, in the table with this title."""
     lines = screen(jobs)
     below = lines[lines.index(f"{title}, %") :]
@@ -105,8 +105,8 @@ def test_the_papers_numbers_have_columns() -> None:
 
 def test_the_deviation_of_one_seed_is_over_rounds_and_of_several_over_seeds() -> None:
     one = [job(0, "seed=0", result(0.5))]
-    assert table(one)[0].shown("aggregation.mean") == Spread(0.4, 0.02, 1)
-    assert table(one)[0].shown("aggregation.last") == Spread(0.5, None, 1)
+    assert table(one)[0].shown("aggregation.mean") == SeedSpread(0.4, 0.02, 1)
+    assert table(one)[0].shown("aggregation.last") == SeedSpread(0.5, None, 1)
     two = table([*one, job(1, "seed=1", result(0.7))])[0].shown("aggregation.mean")
     assert two is not None
     assert two.std == pytest.approx(0.2 / 2**0.5)
@@ -150,7 +150,7 @@ def test_a_failed_job_is_named_with_its_error_run_and_command(width: int) -> Non
 
 def test_the_traceback_of_a_failed_job_is_named(tmp_path: Path) -> None:
     (tmp_path / "error.txt").write_text("DataError: gone")
-    failed = Job(0, ["seed=0"], "failed", path=str(tmp_path), error="DataError: gone")
+    failed = SweepJob(0, ["seed=0"], "failed", path=str(tmp_path), error="DataError: gone")
     assert f"  see    {tmp_path / 'error.txt'}" in screen([failed])
     (row,) = csv.DictReader(write_csv([failed], tmp_path / "sweep.csv")[0].open())
     assert (row["path"], row["error_file"]) == (str(tmp_path), str(tmp_path / "error.txt"))
@@ -193,7 +193,7 @@ def test_lists_of_jobs(numbers: list[int], words: str) -> None:
 
 def test_commands_survive_the_shell() -> None:
     overrides = ["name=my table", "local.betas=[0.9,0.99]", "+algo.extra={a: 1}"]
-    assert shlex.split(Job(0, overrides, "failed").command) == ["fedexp", *overrides]
+    assert shlex.split(SweepJob(0, overrides, "failed").command) == ["fedexp", *overrides]
 
 
 def test_the_same_seed_twice_is_one_sample() -> None:
@@ -248,8 +248,8 @@ def test_jobs_come_back_as_they_were_written(tmp_path: Path) -> None:
     record_job(folder, 11, overrides=["seed=1"], status="skipped", path=Path("a/b"), result=result(0.5))
     record_job(folder, 2, overrides=["seed=0"], status="failed", error="ValueError: bad\n  File x\n")
     assert collect(folder) == [
-        Job(2, ["seed=0"], "failed", error="ValueError: bad"),
-        Job(11, ["seed=1"], "skipped", path="a/b", result=result(0.5)),
+        SweepJob(2, ["seed=0"], "failed", error="ValueError: bad"),
+        SweepJob(11, ["seed=1"], "skipped", path="a/b", result=result(0.5)),
     ]
 
 

@@ -17,7 +17,7 @@ from fedexp.client.worker import Worker
 from fedexp.config.compose import run_path
 from fedexp.errors import ConfigError
 from fedexp.runs.directory import RunDir
-from fedexp.sweep import Job, show_plan
+from fedexp.sweep import SweepJob, show_plan
 from fedexp.sweep import cost as costs
 from fedexp.sweep.cost import cost, kind_of, paces
 from fedexp.sweep.listing import Amount, Cost
@@ -143,14 +143,14 @@ COST = Cost(
 )  # fmt: skip
 
 
-def job(number: int, overrides: str, planned: Cost | None, path: str = "") -> Job:
-    return Job(
+def job(number: int, overrides: str, planned: Cost | None, path: str = "") -> SweepJob:
+    return SweepJob(
         number, overrides.split(), "planned", path=path or f"runs/{number}",
         result=None if planned is None else asdict(planned), error=None if planned else "ConfigError: no",
     )  # fmt: skip
 
 
-def screen(jobs: list[Job], width: int = 100) -> list[str]:
+def screen(jobs: list[SweepJob], width: int = 100) -> list[str]:
     console = Console(file=io.StringIO(), width=width)
     show_plan(jobs, console)
     assert isinstance(console.file, io.StringIO)
