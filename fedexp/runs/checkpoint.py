@@ -41,12 +41,12 @@ class Checkpoint:
 
     def __init__(self, folder: Path, plan: str, *, hold: int | None = None) -> None:
         self._folder, self._plan, self._hold = folder, plan, hold
-        self._shelf = TensorFiles(folder)
+        self._files = TensorFiles(folder)
         self._last: Pointer | None = None  # the last one that was whole
 
     def new_store(self) -> ClientStore:
         """A store for a run that begins."""
-        return ClientStore(self._shelf, hold=self._hold)
+        return ClientStore(self._files, hold=self._hold)
 
     def save(self, saved: RunProgress) -> None:
         """Writes the server and the clients that changed; the pointer is replaced last.
@@ -59,8 +59,8 @@ class Checkpoint:
         if last is not None and last.round == state.round:
             return
         clients = saved.store.write()
-        server = self._shelf.write(f"server-{state.round:06d}.safetensors", _flatten_server(saved))
-        self._shelf.sync()
+        server = self._files.write(f"server-{state.round:06d}.safetensors", _flatten_server(saved))
+        self._files.sync()
         new = Pointer(state.round, server, clients, saved.store.version, dict(saved.seconds), saved.written)
         if last is not None:
             self._point(PREVIOUS, last)
@@ -77,7 +77,7 @@ class Checkpoint:
         Raises:
             CheckpointError: If both are damaged, or were written under another plan.
         """
-        there = set(self._shelf.names())
+        there = set(self._files.names())
         if not there & {LATEST, PREVIOUS}:
             if there:
                 LOG.warning("%s has no pointer to a checkpoint. The run starts from the beginning.", self._folder)
@@ -102,15 +102,15 @@ class Checkpoint:
     def clear(self) -> None:
         """Removes the checkpoints, their pointers first, and their folder unless something else is in it."""
         self._last = None
-        self._shelf.clear(first=(PREVIOUS, LATEST))
+        self._files.clear(first=(PREVIOUS, LATEST))
 
     def _point(self, name: str, pointer: Pointer) -> None:
         with writing(self._folder / name):
             write_atomically(self._folder / name, pointer.text(self._plan))
 
     def _take_up(self, pointer: Pointer) -> RunProgress:
-        state, best = _unflatten_server(self._shelf.read(pointer.server), pointer.round)
-        store = ClientStore(self._shelf, hold=self._hold, files=pointer.clients, version=pointer.commits)
+        state, best = _unflatten_server(self._files.read(pointer.server), pointer.round)
+        store = ClientStore(self._files, hold=self._hold, files=pointer.clients, version=pointer.commits)
         store.load()
         return RunProgress(state, store, best, pointer.seconds, pointer.written)
 
@@ -126,7 +126,7 @@ class Checkpoint:
 
     def _keep(self, store: ClientStore, names: set[str]) -> None:
         store.pin(names)
-        self._shelf.sweep({LATEST, PREVIOUS, *names})
+        self._files.sweep({LATEST, PREVIOUS, *names})
 
 
 def _flatten_server(saved: RunProgress) -> dict[str, Tree]:

@@ -17,7 +17,7 @@ class ClientStore:
     """Private slots by client id. Clients that never took part have none and cost nothing.
 
     What is put is staged: seen at once, but undone by ``rollback`` until the next ``commit``. Each value has a name of
-    its own, made of client and version, and is under this name in memory, in a file of the shelf, or in both. ``hold``
+    its own, made of client and version, and is under this name in memory, in a file of the folder, or in both. ``hold``
     is the most bytes in memory: what was not used for longest goes to its file. None: everything stays in memory, and
     files are written for a checkpoint only.
     """

@@ -40,13 +40,13 @@ class Paper(WorkerHandle):
     def __init__(self, number: int) -> None:
         super().__init__(number)
         self.arenas = {lane: SharedBuffer(1000) for lane in LANES}
-        self.gone = self.greeted = False
+        self.gone = self.synced = False
 
     def give(self, lane, task):
         if self.gone:
             raise Gone
         assert self.ready
-        assert self.greeted
+        assert self.synced
         assert len(self.tasks) <= AHEAD
         assert lane not in [arrival.lane for arrival in self.held]
 
@@ -87,10 +87,10 @@ class Desk(Pool[Paper]):
 
     def announce(self, broadcast): ...
 
-    def greet(self, hand):
+    def sync(self, hand):
         if hand.gone:
             raise Gone
-        hand.greeted = hand.ready
+        hand.synced = hand.ready
 
     def wait(self, *, patient=True):
         busy = [h for h in self.hands if h.tasks or not h.ready]

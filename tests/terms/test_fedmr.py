@@ -218,7 +218,7 @@ def test_without_a_margin_prototypes_may_be_left_out():
     assert "~algo.means" in mr.note()
     engine = play({"mr": mr}, rounds=2)
     with_means = play({"means": ClassMeans(), "mr": mr}, rounds=2)
-    assert digest({"": engine.progress.state.model}) == digest({"": with_means.saved.state.model})
+    assert digest({"": engine.progress.state.model}) == digest({"": with_means.progress.state.model})
     assert engine.ledger.up < with_means.ledger.up
     with pytest.raises(PlanError, match="needs 'means'"):
         trial_after({"mr": ManifoldReshape()}, rounds=0)

@@ -200,17 +200,17 @@ def test_a_network_whose_weights_torch_would_write_past_is_left_as_it_is():
 TRAIN = """
 import torch
 from fedexp.models.resnet import resnet
-from fedexp.client.network import arranged
+from fedexp.client.network import fastest_memory_format
 
 torch.set_num_threads(1)
-net = arranged(resnet((3, 8, 8), 10, blocks=(1, 1), widths=(2, 4)))
+net = fastest_memory_format(resnet((3, 8, 8), 10, blocks=(1, 1), widths=(2, 4)))
 for _ in range(50):
     net(torch.randn(5, 3, 8, 8)).sum().backward()
 """
 
 
 def test_no_gradient_is_written_past_its_end():
-    """glibc's own check; without ``arranged``'s exception it aborts."""
+    """glibc's own check; without ``fastest_memory_format``'s exception it aborts."""
     checker = ctypes.util.find_library("c_malloc_debug")
     if checker is None:
         pytest.skip("glibc's checking allocator is not installed")

@@ -135,7 +135,7 @@ def test_a_run_stays_within_its_footprint(configured, monkeypatch, algo, store):
     from fedexp.runs.tensor_files import TensorFiles
 
     hold = 50_000 if algo == "scamap" else 1000
-    for module in ("build", "footprint"):
+    for module in ("build", "runs.storage_estimate"):
         monkeypatch.setattr(f"fedexp.{module}.HOLD", hold)
     config = configured(f"algo={algo}", "rounds=6", "every.checkpoint=2", "cohort.fraction=0.34", f"store={store}")
     expected = build(config).plan.content["footprint"]
@@ -209,7 +209,7 @@ def test_a_control_group_limits_the_memory(tmp_path, monkeypatch):
 
 
 def test_what_will_not_fit_is_said_before_the_run(configured, monkeypatch):
-    monkeypatch.setattr("fedexp.build.Room.of", lambda out: Capacity(10**4, 10**4, out))
+    monkeypatch.setattr("fedexp.build.Capacity.of", lambda out: Capacity(10**4, 10**4, out))
     plan = build(configured("algo=map")).plan
     assert [n.split(":")[0] for n in plan.content["notes"]] == ["store", "memory", "disk"]
     console = Console(file=io.StringIO(), width=200)

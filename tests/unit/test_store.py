@@ -163,7 +163,7 @@ class Alike(RuleBasedStateMachine):
         again = []
         for store in self.stores:
             files = store.write()
-            again.append(ClientStore(store._shelf, hold=store._limit, files=files, version=store.version))
+            again.append(ClientStore(store._folder, hold=store._limit, files=files, version=store.version))
             again[-1].load()
         self.stores = again
 
