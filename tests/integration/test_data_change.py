@@ -15,7 +15,7 @@ from fedexp.config.compose import composed, run_path
 from fedexp.errors import CheckpointError, DataError
 from tests.conftest import SMALL
 from tests.integration.test_resume import stopped_at
-from tests.unit.test_data_files import written
+from tests.unit.data.test_files import written
 
 
 @pytest.fixture

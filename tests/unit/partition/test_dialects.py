@@ -11,7 +11,7 @@ from fedexp.partition.base import digest, split
 from fedexp.partition.classes import Classes
 from fedexp.partition.dialects import DIALECTS
 from fedexp.partition.summary import summarise, warnings
-from tests.unit.test_partition import balanced, counts, rng
+from tests.unit.partition.test_partition import balanced, counts, rng
 
 
 def dealt(dialect, n_clients, classes, *, per_class=100, n_classes=10, seed=0):

@@ -11,7 +11,7 @@ from PIL import Image
 from fedexp.partition.dirichlet import Dirichlet
 from fedexp.partition.picture import PAPER, _levels, _Sheet, _ticks, picture
 from fedexp.track.heatmap import MISSING, heatmap
-from tests.unit.test_partition import rng
+from tests.unit.partition.test_partition import rng
 
 
 def drawn(table, title="digits"):

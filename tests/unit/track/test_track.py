@@ -428,6 +428,6 @@ def test_the_yaml_builds(name: str) -> None:
     from hydra.utils import instantiate
     from omegaconf import OmegaConf
 
-    folder = Path(__file__).parents[2] / "conf" / "tracker"
+    folder = Path(__file__).parents[3] / "conf" / "tracker"
     tracker = instantiate(OmegaConf.load(folder / f"{name}.yaml"))
     assert isinstance(tracker, NoTracker | WandbTracker)

@@ -29,7 +29,7 @@ from fedexp.partition.quantity import Quantity
 from fedexp.partition.shards import Shards
 from fedexp.partition.table import apportion, deal, equal
 
-CONF = Path(__file__).parents[2] / "conf" / "partition"
+CONF = Path(__file__).parents[3] / "conf" / "partition"
 GROUPS = ((0, 1), (1, 2), (2, 0))
 
 
@@ -164,6 +164,6 @@ def test_each_yaml_lists_every_field_and_works(path, tmp_path):
 
 def test_partitions_do_not_need_torch():
     code = "import sys, fedexp.partition.{0}; assert 'torch' not in sys.modules"
-    names = [path.stem for path in (Path(__file__).parents[2] / "fedexp" / "partition").glob("[a-z]*.py")]
+    names = [path.stem for path in (Path(__file__).parents[3] / "fedexp" / "partition").glob("[a-z]*.py")]
     lines = "; ".join(code.format(name) for name in names)
     assert subprocess.run([sys.executable, "-c", lines]).returncode == 0

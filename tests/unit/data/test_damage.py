@@ -17,7 +17,7 @@ from fedexp.data.catalog import CATALOG, IDX
 from fedexp.data.formats import read_cifar, read_idx
 from fedexp.data.images import READERS
 from fedexp.errors import DataError
-from tests.unit.test_data_files import images, write_idx, written
+from tests.unit.data.test_files import images, write_idx, written
 
 
 @pytest.mark.parametrize("name", READERS)

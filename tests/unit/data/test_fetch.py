@@ -28,7 +28,7 @@ from fedexp.data import fetch, verify
 from fedexp.data.catalog import CATALOG, IDX
 from fedexp.data.entry import Download
 from fedexp.errors import DataError
-from tests.unit.test_data_files import images, written
+from tests.unit.data.test_files import images, written
 
 
 def no_names(*args, **kwargs):

@@ -22,7 +22,7 @@ from fedexp.models.mlp import mlpnet
 from fedexp.models.split import SplitModel, flat_size
 from fedexp.models.tfcnn import tfcnn
 
-CONF = Path(__file__).parents[2] / "conf" / "model"
+CONF = Path(__file__).parents[3] / "conf" / "model"
 GREY28, GREY32, COLOUR32 = (1, 28, 28), (1, 32, 32), (3, 32, 32)
 lenet2d = partial(lenet, feature_dim=2, final_relu=False)
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from fedexp.errors import ConfigError, PartitionError
 from fedexp.partition.base import digest, split
 from fedexp.partition.natural import Natural
-from tests.unit.test_partition import rng
+from tests.unit.partition.test_partition import rng
 
 SIZES = {3: 40, 5: 10, 11: 30, 12: 1, 20: 30}  # owner: training samples
 OWNERS = rng(0).permutation(np.repeat(list(SIZES), list(SIZES.values())))

@@ -13,7 +13,7 @@ from PIL import Image
 from fedexp.data.show import main
 from fedexp.partition.base import ClientSplit
 from fedexp.partition.summary import summarise
-from tests.unit.test_partition import balanced
+from tests.unit.partition.test_partition import balanced
 
 
 @pytest.fixture

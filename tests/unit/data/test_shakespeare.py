@@ -10,7 +10,7 @@ import torch
 from fedexp.data.shakespeare import LENGTH, UNKNOWN, VOCABULARY, Shakespeare, tokens
 from fedexp.data.shakespeare_text import roles
 from fedexp.errors import DataError
-from tests.unit.test_data_leaf import write_leaf
+from tests.unit.data.test_leaf import write_leaf
 
 
 def shakespeare(root: Path) -> Shakespeare:

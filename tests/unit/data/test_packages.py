@@ -21,8 +21,8 @@ from fedexp.data import verify
 from fedexp.data.__main__ import main
 from fedexp.data.catalog import CATALOG, CIFAR10
 from fedexp.data.formats import read_cifar
-from tests.unit.test_data_fetch import offline
-from tests.unit.test_data_files import images, written
+from tests.unit.data.test_fetch import offline
+from tests.unit.data.test_files import images, written
 
 
 # ---------------------------------------------------------------- out of packages

@@ -10,7 +10,7 @@ from fedexp.partition.base import ClientSplit, split
 from fedexp.partition.classes import Classes
 from fedexp.partition.iid import Iid
 from fedexp.partition.summary import summarise, warnings
-from tests.unit.test_partition import balanced, rng
+from tests.unit.partition.test_partition import balanced, rng
 
 
 def test_the_summary_counts_owners_groups_and_surprises():

@@ -18,7 +18,7 @@ from fedexp.data.catalog import CATALOG
 from fedexp.data.isic import Isic2019
 from fedexp.data.mnist_writers import Mnist
 from fedexp.errors import DataError
-from tests.unit.test_data_files import write_idx, written
+from tests.unit.data.test_files import write_idx, written
 
 
 # ---------------------------------------------------------------- ISIC 2019

@@ -18,7 +18,6 @@ from torchvision.transforms import functional as vision
 
 from fedexp.build import make
 from fedexp.config.compose import composed, run_id
-from fedexp.data import normalise
 from fedexp.data.augment import DEGREES, PADDING, STEPS, Pipeline, crop, flip, pipeline, reflect_crop, rotate, turned
 from fedexp.data.catalog import CATALOG
 from fedexp.data.digits import Digits
@@ -27,7 +26,7 @@ from fedexp.data.normalise import normalised
 from fedexp.data.source import Samples
 from fedexp.errors import ConfigError, DataError
 
-CONF = Path(__file__).parents[2] / "conf" / "data"
+CONF = Path(__file__).parents[3] / "conf" / "data"
 CIFAR_MEAN, CIFAR_STD = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
 
 
@@ -46,7 +45,7 @@ def test_selected_samples_are_copies_in_the_order_asked_for():
 
 @pytest.mark.parametrize("size", [None, 28, 9, 4])
 def test_normalising_in_chunks_is_normalising_at_once(monkeypatch, size):
-    monkeypatch.setattr(pixels, "CHUNK", 3)
+    monkeypatch.setattr(normalise, "CHUNK", 3)
     stored = torch.randint(0, 256, (7, 3, 9, 9), dtype=torch.uint8, generator=generator())
     before = stored.clone()
     x = normalised(stored, white=255.0, size=size, mean=CIFAR_MEAN, std=CIFAR_STD)

@@ -12,7 +12,7 @@ from fedexp.partition.base import ClientSplit, Scene, digest, split
 from fedexp.partition.classes import Classes
 from fedexp.partition.file import File, encode
 from fedexp.partition.iid import Iid
-from tests.unit.test_partition import balanced, rng
+from tests.unit.partition.test_partition import balanced, rng
 
 SCENE = Scene(balanced(20), balanced(4), 10)
 

@@ -15,7 +15,7 @@ from fedexp.partition.iid import Iid
 from fedexp.partition.incomplete import Incomplete
 from fedexp.partition.quantity import Quantity
 from fedexp.partition.shards import Shards
-from tests.unit.test_partition import balanced, rng
+from tests.unit.partition.test_partition import balanced, rng
 
 HALVES = ((0, 1, 2, 3, 4), (5, 6, 7, 8, 9))
 
