@@ -26,7 +26,7 @@ from fedexp.display import SilentDisplay
 from fedexp.errors import FedexpError
 from fedexp.runs.directory import RunDir
 from fedexp.server.sampler import UniformSampler
-from tests.unit.players import counts, dies, fails, works
+from tests.unit.bench.players import counts, dies, fails, works
 
 W0 = WORKLOADS["W0"]
 
