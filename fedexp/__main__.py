@@ -11,8 +11,8 @@ def main() -> None:
     """Runs the command line. Until it has been imported, Ctrl-C and SIGTERM end the process without a word."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda n, _: os._exit(128 + n))
-    from fedexp import limits
     from fedexp.errors import LimitError
+    from fedexp.system import limits
 
     limits.warn()
     try:

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any, Literal
 from omegaconf import OmegaConf
 from rich.console import Console
 
-from fedexp import __version__, stop
-from fedexp.arguments import sources
-from fedexp.config import FINAL, Config, checked, composed, run_id, run_path, title
+from fedexp import __version__
+from fedexp.config.arguments import sources
+from fedexp.config.compose import FINAL, Config, checked, composed, run_id, run_path, title
 from fedexp.display import Display, choose, summary
-from fedexp.rundir import Record, RunDir
+from fedexp.runs.directory import Record, RunDir
+from fedexp.system import signals
 
 if TYPE_CHECKING:
     from fedexp.build import Experiment
@@ -100,7 +101,7 @@ def _finished(config: Config, rundir: RunDir, console: Console) -> Result | None
 def _with_window(config: Config, rundir: RunDir, result: dict[str, Any]) -> dict[str, Any]:
     """A result with the means of another number of rounds, which are on file."""
     from fedexp.build import protocol
-    from fedexp.protocol import summarise
+    from fedexp.evaluate.protocols import summarise
 
     blocks = summarise(rundir.records(), protocol(config["evaluate"]).window)
     means = {goal: {**result[goal], **block} for goal, block in blocks.items()}
@@ -159,8 +160,8 @@ def _conclude(experiment: Experiment, rundir: RunDir, engine: Engine, console: C
 
     If that fails or is stopped, the rounds' results and the model are on file, and the last checkpoint is too.
     """
-    from fedexp.checkpoint import save_model
-    from fedexp.protocol import summarise
+    from fedexp.evaluate.protocols import summarise
+    from fedexp.runs.checkpoint import save_model
 
     config = experiment.config
     blocks = summarise(engine.records, engine.protocol.window)
@@ -182,7 +183,7 @@ def _conclude(experiment: Experiment, rundir: RunDir, engine: Engine, console: C
         },
         "versions": versions(),
     }
-    save_model(rundir, engine.saved.state.model, {"run": result["run"], "title": result["title"]})
+    save_model(rundir, engine.progress.state.model, {"run": result["run"], "title": result["title"]})
     rundir.conclude(result)
     try:
         with engine.timed("final"):
@@ -195,7 +196,7 @@ def _conclude(experiment: Experiment, rundir: RunDir, engine: Engine, console: C
     for goal, extra in more.items():
         result[goal] = {**result.get(goal, {}), **extra}
     result |= {"status": "finished", "workers": engine.executor.workers, "seconds": _seconds(engine, setup)}
-    with stop.later():  # or a signal in between would leave a finished run its checkpoint
+    with signals.defer_signals():  # or a signal in between would leave a finished run its checkpoint
         result = rundir.conclude(result)
         if config["keep"] == "model":
             engine.checkpoint.clear()
@@ -209,7 +210,7 @@ def final_settings(config: Config) -> dict[str, Any]:
 
 def _seconds(engine: Engine, setup: float) -> dict[str, float]:
     """Seconds by kind of work, summed over all workers, and ``elapsed``, those that the clock has shown."""
-    seconds = {"setup": setup, **engine.saved.seconds}
+    seconds = {"setup": setup, **engine.progress.seconds}
     seconds["elapsed"] = seconds.get("elapsed", 0.0) + setup + seconds.get("final", 0.0)
     return {k: round(v, 3) for k, v in seconds.items()}
 

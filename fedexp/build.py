@@ -11,34 +11,34 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedexp import targets
-from fedexp.algorithm import Algorithm
-from fedexp.checkpoint import Checkpoint
-from fedexp.client import Local
-from fedexp.component import Component
-from fedexp.config import Config, checked, run_id, title
-from fedexp.contexts import Facts
+from fedexp.client.loops import accelerators, available
+from fedexp.client.module import Local
+from fedexp.client.network import classify, layout_of, tensors
+from fedexp.client.worker import Faults
+from fedexp.config import targets
+from fedexp.config.compose import Config, checked, run_id, title
+from fedexp.core.algorithm import Algorithm
+from fedexp.core.component import Component
+from fedexp.core.seeding import numpy_rng, seeded
+from fedexp.core.state import nbytes, snapshot
+from fedexp.core.views import Facts
 from fedexp.data.federated import FederatedData
 from fedexp.data.source import Loaded, Samples, Source, identified
 from fedexp.display import Display
-from fedexp.display.figures import count
+from fedexp.display.numbers import count
 from fedexp.engine import Engine, Every
 from fedexp.errors import ConfigError, FedexpError, PartitionError, PlanError
-from fedexp.evaluate import Stretches, batch_size
+from fedexp.evaluate.protocols import FedGelaProtocol, FedRemaProtocol, MapProtocol
+from fedexp.evaluate.tester import BatchSpans, batch_size
 from fedexp.execute.base import Blueprint, Say, quiet
-from fedexp.footprint import HOLD, Footprint, Load, Room, afford
-from fedexp.loops import accelerators, available
 from fedexp.models.split import SplitModel
-from fedexp.network import classify, layout_of, tensors
 from fedexp.partition.base import ClientSplit, split
-from fedexp.plan import Plan, describe, forecast, slot_bytes
-from fedexp.protocol import FedGelaProtocol, FedRemaProtocol, Protocol
-from fedexp.rundir import RunDir
-from fedexp.sampler import Mishaps, UniformSampler, cohort_size
-from fedexp.seeding import numpy_rng, seeded
-from fedexp.state import nbytes, snapshot
+from fedexp.runs.checkpoint import Checkpoint
+from fedexp.runs.directory import RunDir
+from fedexp.runs.plan import Plan, describe, forecast, slot_bytes
+from fedexp.runs.storage_estimate import HOLD, Capacity, Demand, StorageEstimate, afford
+from fedexp.server.sampler import ClientDropouts, UniformSampler, cohort_size
 from fedexp.track.base import RunCard, Tracker
-from fedexp.worker import Faults
 
 LARGE_FINAL = 0.25  # share of all training after the last round, above which the user is told
 CHEAP = ("data", "partition", "optim", "tracker")  # made in no time
@@ -78,9 +78,9 @@ class Experiment:
             algorithm=self.algorithm,
             executor=make(config["executor"], blueprint=blueprint, say=display.note),
             classify=partial(classify, self.net),
-            tests=Stretches(len(test.y), batch_size(test.x[0].numel())),
+            tests=BatchSpans(len(test.y), batch_size(test.x[0].numel())),
             sampler=_sampler(config),
-            mishaps=Mishaps(config["seed"], **config["mishaps"]),
+            mishaps=ClientDropouts(config["seed"], **config["mishaps"]),
             weighting=config["weighting"],
             rounds=config["rounds"],
             every=Every(**config["every"]),
@@ -137,8 +137,8 @@ def build(config: Config, stage: Say = quiet) -> Experiment:
         problems.append(str(error))
     if problems:
         raise ConfigError("\n".join(problems))
-    room = Room.of(Path(config["out"]))
-    footprint = Footprint.of(_load(config, algorithm, loaded), config["store"], room)
+    room = Capacity.of(Path(config["out"]))
+    footprint = StorageEstimate.of(_load(config, algorithm, loaded), config["store"], room)
     notes = [
         *_nothing_to_measure(algorithm, splits), *_after_the_last_round(config, algorithm, splits),
         *footprint.notes(room, config["store"]),
@@ -266,12 +266,12 @@ def _facts(config: Config, loaded: Loaded, net: SplitModel, data: FederatedData)
     )
 
 
-def _load(config: Config, algorithm: Algorithm, loaded: Loaded) -> Load:
+def _load(config: Config, algorithm: Algorithm, loaded: Loaded) -> Demand:
     """What the run will carry."""
     clients = config["cohort"]["clients"]
     cohort = cohort_size(clients, config["cohort"]["fraction"])
     up, kept = forecast(algorithm)[1], algorithm.keeps()
-    return Load(
+    return Demand(
         data=sum(t.nbytes for samples in (loaded.train, loaded.test) for t in (samples.x, samples.y)),
         server=nbytes(algorithm.facts.initial) + slot_bytes(algorithm, "server"),
         kept=slot_bytes(algorithm, "client"),
@@ -308,11 +308,11 @@ def _after_the_last_round(config: Config, algorithm: Algorithm, splits: Sequence
         )
 
 
-def protocol(settings: Mapping[str, Any]) -> Protocol:
+def protocol(settings: Mapping[str, Any]) -> MapProtocol:
     """The evaluation protocol of the settings of ``evaluate``."""
     chosen = {k: v for k, v in settings.items() if k in ("window", "all_clients") and v is not None}
-    makers: dict[str, Callable[..., Protocol]] = {
-        "map": Protocol, "fedgela": FedGelaProtocol, "fedrema": FedRemaProtocol,
+    makers: dict[str, Callable[..., MapProtocol]] = {
+        "map": MapProtocol, "fedgela": FedGelaProtocol, "fedrema": FedRemaProtocol,
     }  # fmt: skip
     return makers[settings["protocol"]](**chosen)
 

@@ -26,13 +26,25 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 from rich.console import Console
 
-from fedexp import limits, resources, scratch, stop, sweep, targets
-from fedexp.arguments import VERSION, taken_apart
-from fedexp.compose import BASE, Sources, lent, loader, parsed_overrides
-from fedexp.config import Config, choices_of, composed, composed_hydra, composing, conf_dir, explain, plain, run_path
+from fedexp import sweep
+from fedexp.config import targets
+from fedexp.config.arguments import VERSION, taken_apart
+from fedexp.config.compose import (
+    Config,
+    choices_of,
+    composed,
+    composed_hydra,
+    composing,
+    conf_dir,
+    explain,
+    plain,
+    run_path,
+)
+from fedexp.config.hydra_loader import BASE, Sources, lent, loader, parsed_overrides
 from fedexp.display.prefixed import prefixed
 from fedexp.errors import ConfigError, FedexpError
-from fedexp.manifest import Manifest
+from fedexp.sweep.manifest import Manifest
+from fedexp.system import limits, resources, scratch, signals
 
 if TYPE_CHECKING:
     from fedexp.api import Result
@@ -61,14 +73,14 @@ def main() -> None:
         Console().print(VERSION, highlight=False)
         sys.exit(0)
     checked: Checked | None = None
-    with stop.heeding():
+    with signals.raise_on_signal():
         try:
             checked = check(arguments)
             code = _perform(checked)
         except FedexpError as error:
             code = _complain(error)
         except KeyboardInterrupt as told:
-            code = stop.exit_code(told)
+            code = signals.exit_code(told)
             said = checked.stopped if checked else Checked.stopped
             Console().print(f"Stopped. {said}\n  {_again(arguments)}", soft_wrap=True, markup=False, highlight=False)
         sys.exit(code)
@@ -268,7 +280,7 @@ def _values(override: Override, sources: Sources) -> list[str]:
     return [f"{key}={v}" for v in found]
 
 
-def _show_sweep(jobs: list[sweep.Job], manifest: Manifest | None) -> None:
+def _show_sweep(jobs: list[sweep.SweepJob], manifest: Manifest | None) -> None:
     """The tables of all jobs, on screen and as CSV; of a plan, what they would take."""
     console = Console()
     if any(job.status == "planned" for job in jobs):
@@ -293,8 +305,8 @@ def _run(config: Config, console: Console) -> Result:
 
 def _import_all() -> None:
     """Imports all that a run needs. Signals wait: what is raised in an import may be swallowed."""
-    with stop.later():
-        from fedexp.lean import import_lightning
+    with signals.defer_signals():
+        from fedexp.system.fast_import import import_lightning
 
         import_lightning()
         import fedexp.build  # noqa: F401

@@ -13,23 +13,23 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from fedexp import ledger as ledgers
-from fedexp import stop
-from fedexp.algorithm import Algorithm, Private
-from fedexp.checkpoint import Checkpoint, Saved
-from fedexp.client import Job, Result
+from fedexp.client.module import ClientResult, Job
+from fedexp.core.algorithm import Algorithm, Private
+from fedexp.core.state import Message, Tree, digest, fingerprints, sizes
 from fedexp.display import Display
 from fedexp.errors import CheckpointError
-from fedexp.evaluate import Score, Stretches, aggregation, personalization, pooled
+from fedexp.evaluate.protocols import MapProtocol
+from fedexp.evaluate.tester import BatchSpans, Score, aggregation, personalization, pooled
 from fedexp.execute.base import Blueprint, Executor
-from fedexp.execute.task import Answer, Measure, MeasureServer, Task, Train, Visit, complete
-from fedexp.ledger import Ledger
-from fedexp.protocol import Protocol
-from fedexp.reduce import Fold, blocks
-from fedexp.rundir import Record, RunDir
-from fedexp.sampler import Mishaps, UniformSampler, largest_first
-from fedexp.server import Weighting, advance, cohort_weights
-from fedexp.state import Message, Tree, digest, fingerprints, sizes
+from fedexp.execute.task import Measure, MeasureServer, Task, TaskResult, Train, Visit, complete
+from fedexp.runs import ledger as ledgers
+from fedexp.runs.checkpoint import Checkpoint, RunProgress
+from fedexp.runs.directory import Record, RunDir
+from fedexp.runs.ledger import Ledger
+from fedexp.server.aggregate import Fold, blocks
+from fedexp.server.sampler import ClientDropouts, UniformSampler, largest_first
+from fedexp.server.update import Weighting, advance, cohort_weights
+from fedexp.system import signals
 from fedexp.track.base import RunCard, Tracker
 
 
@@ -42,11 +42,11 @@ class Every:
 
 
 @dataclass(frozen=True)
-class Played:
+class PendingRound:
     """A round that the server has been through, and that is not written down yet."""
 
     round: int
-    results: dict[int, Result]
+    results: dict[int, ClientResult]
     due: bool  # for evaluation
     tests: Sequence[Task]  # of the server's model; the record waits for them
 
@@ -62,19 +62,19 @@ class Engine:
     algorithm: Algorithm
     executor: Executor
     classify: Callable[[Tree, Tensor], Tensor]
-    tests: Stretches
+    tests: BatchSpans
     sampler: UniformSampler
-    mishaps: Mishaps
+    mishaps: ClientDropouts
     weighting: Weighting
     rounds: int
     every: Every
-    protocol: Protocol
+    protocol: MapProtocol
     rundir: RunDir
     checkpoint: Checkpoint
     tracker: Tracker
     display: Display
     plain: Blueprint | None = None  # of workers that do plain local training, for protocols that ask for it
-    saved: Saved = field(init=False)
+    progress: RunProgress = field(init=False)
     ledger: Ledger = field(default_factory=Ledger)
     records: list[Record] = field(default_factory=list)
     _since: float = field(default=0.0, init=False)  # when the last round was written down
@@ -96,15 +96,15 @@ class Engine:
         self._since = time.perf_counter()
         self._keep()
         try:
-            played: Played | None = None
-            for t in range(self.saved.state.round, until):
+            played: PendingRound | None = None
+            for t in range(self.progress.state.round, until):
                 played = self._play(t, played)
                 if t + 1 == until or self.protocol.asks_clients:
-                    self._write_down(played, self.test_server() if played.tests else None)
+                    self._commit_round(played, self.test_server() if played.tests else None)
                     played = None
         except BaseException:
-            self.saved = self._kept
-            self.saved.store.rollback()
+            self.progress = self._kept
+            self.progress.store.rollback()
             self.ledger.drop()
             raise
 
@@ -114,20 +114,20 @@ class Engine:
         saved = self.checkpoint.load(self.rundir.cut)
         if saved is None:
             self.rundir.cut({})
-            saved = Saved(fresh, self.checkpoint.new_store())
-        self.saved = saved
-        self.saved.state.mailboxes = {**fresh.mailboxes, **self.saved.state.mailboxes}
+            saved = RunProgress(fresh, self.checkpoint.new_store())
+        self.progress = saved
+        self.progress.state.mailboxes = {**fresh.mailboxes, **self.progress.state.mailboxes}
         self.records = self.rundir.records()
         self.ledger = Ledger.from_rows(self.rundir.rows("ledger.csv"))
-        return self.saved.state.round
+        return self.progress.state.round
 
-    def _play(self, t: int, last: Played | None) -> Played:
+    def _play(self, t: int, last: PendingRound | None) -> PendingRound:
         """One round: work, advance. Meanwhile the last one is written down."""
         results = self._exchange(t, self.sampler(t), last)
         due = (t + 1) % self.every.evaluate == 0 or t + 1 == self.rounds
-        return Played(t, results, due, self._tests() if due and self.algorithm.global_view else ())
+        return PendingRound(t, results, due, self._tests() if due and self.algorithm.global_view else ())
 
-    def _write_down(self, played: Played, score: Score | None) -> None:
+    def _commit_round(self, played: PendingRound, score: Score | None) -> None:
         """Ends a round: its rows, its record, a checkpoint if it is time."""
         self._write_rows(played)
         if played.due:
@@ -141,14 +141,14 @@ class Engine:
 
     def _keep(self) -> None:
         """From now on this is what an error falls back on."""
-        with stop.later():  # all of it, or the slots would be those of another round than the model
-            self.saved.store.commit()
-            self.saved.written = self.rundir.marks
-            self._kept = replace(self.saved)
+        with signals.defer_signals():  # all of it, or the slots would be those of another round than the model
+            self.progress.store.commit()
+            self.progress.written = self.rundir.marks
+            self._kept = replace(self.progress)
 
-    def _exchange(self, t: int, cohort: Sequence[int], last: Played | None) -> dict[int, Result]:
+    def _exchange(self, t: int, cohort: Sequence[int], last: PendingRound | None) -> dict[int, ClientResult]:
         """The two messages of a round. The state is changed when every client of the cohort has answered."""
-        state = self.saved.state
+        state = self.progress.state
         order = largest_first(cohort, self.algorithm.facts.counts)
         weights = cohort_weights(self.algorithm, self.weighting, order)
         fold, results = self._work(t, order, weights, last)
@@ -160,18 +160,18 @@ class Engine:
                 new = advance(self.algorithm, state, weights, fold, self.classify, share)
             else:
                 new = replace(state, round=t + 1)
-        self.saved.state = new
+        self.progress.state = new
         return {c: results[c] for c in sorted(order)}
 
     def _work(
-        self, t: int, order: Sequence[int], weights: Mapping[int, float], last: Played | None
-    ) -> tuple[Fold, dict[int, Result]]:
+        self, t: int, order: Sequence[int], weights: Mapping[int, float], last: PendingRound | None
+    ) -> tuple[Fold, dict[int, ClientResult]]:
         """The cohort's uploads, reduced as they come, and its results without them."""
-        broadcast = self.algorithm.broadcast(self.saved.state)
+        broadcast = self.algorithm.broadcast(self.progress.state)
         everyones = sizes(broadcast)
         tests = last.tests if last else ()
         globally = self.protocol.tests_clients_globally(self.algorithm)
-        results: dict[int, Result] = {}
+        results: dict[int, ClientResult] = {}
 
         def job(client: int) -> Job:
             mail, private = self._own(client)
@@ -181,15 +181,15 @@ class Engine:
         gone = self.mishaps.dropped(t, order)
         for client in gone:
             job(client)  # it gets the message, and is not heard of again
-            results[client] = Result(client, error="dropped out")
+            results[client] = ClientResult(client, error="dropped out")
         staying_clients = [c for c in order if c not in gone]
         staying = blocks(staying_clients, self._samples)
         tasks = chain(tests, (Train(i, tuple(job(c) for c in b)) for i, b in enumerate(staying, len(tests))))
-        message = self.saved.state.message if tests else broadcast
+        message = self.progress.state.message if tests else broadcast
         fold = Fold.empty(self.algorithm)
         with closing(complete(self.executor.map(tasks, message), len(tests) + len(staying))) as answers:
             if last:
-                self._write_down(last, self._pooled(islice(answers, len(tests))))
+                self._commit_round(last, self._pooled(islice(answers, len(tests))))
             self.display.cohort(t + 1, len(staying_clients), sum(self._samples[c] for c in staying_clients))
             for answer in answers:
                 self._clock({"transfer": answer.transfer})
@@ -197,11 +197,11 @@ class Engine:
                     fold.merge(answer.fold)
                 for result in answer.results:
                     self._note(t, result)
-                    self.saved.store.put(result.client, result.private)
+                    self.progress.store.put(result.client, result.private)
                     results[result.client] = replace(result, private={})  # stored, then forgotten
         return fold, results
 
-    def _note(self, t: int, result: Result) -> None:
+    def _note(self, t: int, result: ClientResult) -> None:
         """Counts what a client sent and took."""
         self._clock(result.seconds)
         self.display.client(sum(result.seconds.values()), self._samples[result.client])
@@ -211,32 +211,32 @@ class Engine:
             self.ledger.count(t + 1, result.client, "up", {"failed": 0})
         self._say_left_out(result)
 
-    def _say_left_out(self, result: Result) -> None:
+    def _say_left_out(self, result: ClientResult) -> None:
         if result.error is not None:
             self.display.note(f"left out: {result.error}")
 
     def _own(self, client: int) -> tuple[Message, Private]:
         """What goes to this client alone, and what it keeps."""
-        return self.algorithm.mail(self.saved.state, client), self.saved.store.get(client)
+        return self.algorithm.mail(self.progress.state, client), self.progress.store.get(client)
 
     # ------------------------------------------------------------ for protocols: of these results nothing is kept
     def test_clients(self, clients: Sequence[int]) -> dict[int, Score | None]:
         """Tests clients' personal models as they stand."""
-        tasks = (Measure(i, (Job(self.saved.state.round, c, *self._own(c)),)) for i, c in enumerate(clients))
-        answers = self.executor.map(tasks, self.algorithm.broadcast(self.saved.state))
+        tasks = (Measure(i, (Job(self.progress.state.round, c, *self._own(c)),)) for i, c in enumerate(clients))
+        answers = self.executor.map(tasks, self.algorithm.broadcast(self.progress.state))
         return {r.client: r.after for r in self._heard(answers)}
 
-    def visit(self, clients: Sequence[int]) -> dict[int, Result]:
+    def visit(self, clients: Sequence[int]) -> dict[int, ClientResult]:
         """What another round of these clients would measure, after the last one."""
-        broadcast = self.algorithm.broadcast(self.saved.state)
+        broadcast = self.algorithm.broadcast(self.progress.state)
         return self.after_rounds("all clients once more", clients, broadcast, self._last_job)
 
     def _last_job(self, client: int) -> Job:
-        return Job(self.saved.state.round, client, *self._own(client), final=True)
+        return Job(self.progress.state.round, client, *self._own(client), final=True)
 
     def after_rounds(
         self, what: str, clients: Sequence[int], broadcast: Message, job: Callable[[int], Job]
-    ) -> dict[int, Result]:
+    ) -> dict[int, ClientResult]:
         """What training these clients would measure, by client, who fails included. ``what`` names it to the user."""
         samples = sum(self._samples[c] for c in clients)
         self.display.after(what, self._in_rounds(clients), len(clients), samples)
@@ -255,7 +255,7 @@ class Engine:
         """The work of training these clients, where a round of the mean cohort is 1."""
         return sum(self._samples[c] for c in clients) * len(self._samples) / sum(self._samples) / self.sampler.size
 
-    def _heard(self, answers: Iterable[Answer], *, shown: bool = False) -> list[Result]:
+    def _heard(self, answers: Iterable[TaskResult], *, shown: bool = False) -> list[ClientResult]:
         """The results of answers, by client. Who is left out is said."""
         results = []
         for result in (result for answer in answers for result in answer.results):
@@ -268,12 +268,12 @@ class Engine:
     def test_server(self) -> Score | None:
         """Tests the server's model on the global test set, which is divided among the workers."""
         tests = self._tests()
-        return self._pooled(complete(self.executor.map(tests, self.saved.state.message), len(tests)))
+        return self._pooled(complete(self.executor.map(tests, self.progress.state.message), len(tests)))
 
     def _tests(self) -> list[Task]:
         return [MeasureServer(i, span=span) for i, span in enumerate(self.tests(self.executor.workers))]
 
-    def _pooled(self, answers: Iterable[Answer]) -> Score | None:
+    def _pooled(self, answers: Iterable[TaskResult]) -> Score | None:
         """The score of all stretches of a test; None if there were none."""
         scores: list[Score] = []
         for answer in answers:
@@ -281,16 +281,16 @@ class Engine:
             scores += answer.scores
         return pooled(scores) if scores else None
 
-    def _write_rows(self, played: Played) -> None:
+    def _write_rows(self, played: PendingRound) -> None:
         with self.timed("write"):
             columns = client_columns(self.algorithm)
             rows = [self._client_row(played.round, r) for r in played.results.values()]
             self.rundir.append_rows("clients.csv", columns, rows)
             self.rundir.append_rows("ledger.csv", ledgers.COLUMNS, self.ledger.close_round(played.round + 1))
-            weights = {"round": played.round + 1, **fingerprints(self.saved.state.model)}
+            weights = {"round": played.round + 1, **fingerprints(self.progress.state.model)}
             self.rundir.append_rows("weights.csv", list(weights), [weights])
 
-    def _client_row(self, t: int, result: Result) -> dict[str, Any]:
+    def _client_row(self, t: int, result: ClientResult) -> dict[str, Any]:
         row: dict[str, Any] = {
             "round": t + 1,
             "client": result.client,
@@ -306,13 +306,13 @@ class Engine:
             row |= {"owned": result.after.owned_accuracy, "tested": result.after.n}
         return row
 
-    def _evaluate(self, played: Played, score: Score | None) -> None:
+    def _evaluate(self, played: PendingRound, score: Score | None) -> None:
         record: Record = {"round": played.round + 1}
         results = played.results
         if score is not None:
             record["aggregation"] = aggregation(score)
             if self.protocol.keeps_best and self._is_best(score):
-                self.saved.best = dict(self.saved.state.model)
+                self.progress.best = dict(self.progress.state.model)
         before = {c: r.before for c, r in results.items() if r.before is not None}
         with self.timed("evaluate"):
             personal = self.protocol.personal_scores(self, results)
@@ -320,8 +320,8 @@ class Engine:
             record["personalization"] = personalization(personal, before)
         record["terms"] = mean_terms([r.terms for r in results.values()])
         record["bytes"] = {"up": self.ledger.up, "down": self.ledger.down}
-        record["seconds"] = {k: round(v, 3) for k, v in self.saved.seconds.items()}
-        elapsed = self.saved.seconds.get("elapsed", 0.0) + time.perf_counter() - self._since
+        record["seconds"] = {k: round(v, 3) for k, v in self.progress.seconds.items()}
+        elapsed = self.progress.seconds.get("elapsed", 0.0) + time.perf_counter() - self._since
         record["seconds"]["elapsed"] = round(elapsed, 3)
         self.records.append(record)
         with self.timed("write"):
@@ -336,7 +336,7 @@ class Engine:
         """Keeps the last complete round; also when the run is about to stop on an error."""
         with self.timed("write"):
             self.rundir.sync()
-            self.checkpoint.save(self.saved)
+            self.checkpoint.save(self.progress)
 
     @contextmanager
     def timed(self, kind: str) -> Iterator[None]:
@@ -347,7 +347,7 @@ class Engine:
 
     def _clock(self, seconds: dict[str, float]) -> None:
         for kind, value in seconds.items():
-            self.saved.seconds[kind] = self.saved.seconds.get(kind, 0.0) + value
+            self.progress.seconds[kind] = self.progress.seconds.get(kind, 0.0) + value
 
     @cached_property
     def _samples(self) -> list[int]:
@@ -359,7 +359,7 @@ class Engine:
 
     def digests(self) -> dict[str, str]:
         """What two equal runs have in common."""
-        return {"model": digest({"model": self.saved.state.model}), "clients": self.saved.store.digest()}
+        return {"model": digest({"model": self.progress.state.model}), "clients": self.progress.store.digest()}
 
 
 def client_columns(algorithm: Algorithm) -> list[str]:

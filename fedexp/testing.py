@@ -18,34 +18,34 @@ import numpy as np
 import torch
 from torch import nn
 
-from fedexp import scratch
-from fedexp.algorithm import Algorithm, Components
-from fedexp.checkpoint import Checkpoint
-from fedexp.client import Local
-from fedexp.component import Component
-from fedexp.contexts import Facts
+from fedexp.client.loops import FabricLoop, Loop, TrainerLoop
+from fedexp.client.module import Local
+from fedexp.client.network import classify, layout_of, tensors
+from fedexp.client.optim import Sgd
+from fedexp.client.worker import RAISE, Faults
+from fedexp.core.algorithm import Algorithm, Components
+from fedexp.core.component import Component
+from fedexp.core.seeding import numpy_rng, seeded
+from fedexp.core.state import Message, digest, snapshot
+from fedexp.core.views import Facts
 from fedexp.data.federated import FederatedData
 from fedexp.data.source import DataSpec, Samples
 from fedexp.display import SilentDisplay
 from fedexp.engine import Engine, Every
 from fedexp.errors import PlanError
-from fedexp.evaluate import Stretches
+from fedexp.evaluate.protocols import MapProtocol
+from fedexp.evaluate.tester import BatchSpans
 from fedexp.execute.base import Blueprint, Executor, SerialExecutor
-from fedexp.execute.task import Answer, Task
-from fedexp.loops import FabricLoop, Loop, TrainerLoop
+from fedexp.execute.task import Task, TaskResult
 from fedexp.models.split import SplitModel
-from fedexp.network import classify, layout_of, tensors
-from fedexp.optim import Sgd
 from fedexp.partition.base import ClientSplit
-from fedexp.plan import forecast
-from fedexp.protocol import Protocol
-from fedexp.rundir import RunDir
-from fedexp.sampler import NO_MISHAPS, Mishaps, UniformSampler
-from fedexp.seeding import numpy_rng, seeded
-from fedexp.server import Weighting
-from fedexp.state import Message, digest, snapshot
+from fedexp.runs.checkpoint import Checkpoint
+from fedexp.runs.directory import RunDir
+from fedexp.runs.plan import forecast
+from fedexp.server.sampler import NO_DROPOUTS, ClientDropouts, UniformSampler
+from fedexp.server.update import Weighting
+from fedexp.system import scratch
 from fedexp.track.base import NoTracker, RunCard
-from fedexp.worker import RAISE, Faults
 
 T = TypeVar("T")
 
@@ -93,7 +93,7 @@ def trial(
     weighting: Weighting = "samples",
     hold: int | None = None,
     faults: Faults = RAISE,
-    mishaps: Mishaps = NO_MISHAPS,
+    mishaps: ClientDropouts = NO_DROPOUTS,
 ) -> Engine:
     """An engine on tiny data, opened and ready to run."""
     data, net = tiny_data(), tiny_net(norm=norm)
@@ -107,9 +107,9 @@ def trial(
     blueprint = Blueprint(net, data, components, facts, loop, optimizer, local, faults)
     engine = Engine(
         algorithm=algorithm, executor=executor(blueprint), classify=partial(classify, net),
-        tests=Stretches(len(data.test.y), 15), sampler=UniformSampler(0, CLIENTS, fraction), mishaps=mishaps,
+        tests=BatchSpans(len(data.test.y), 15), sampler=UniformSampler(0, CLIENTS, fraction), mishaps=mishaps,
         weighting=weighting, rounds=rounds, every=Every(1, 1),
-        protocol=Protocol(), rundir=RunDir(folder), checkpoint=Checkpoint(folder / "checkpoint", "trial", hold=hold),
+        protocol=MapProtocol(), rundir=RunDir(folder), checkpoint=Checkpoint(folder / "checkpoint", "trial", hold=hold),
         tracker=NoTracker(), display=SilentDisplay(),
     )  # fmt: skip
     folder.mkdir(parents=True, exist_ok=True)
@@ -133,7 +133,7 @@ def card(engine: Engine) -> RunCard:
 class Shuffled(SerialExecutor):
     """Sends jobs and results through pickle and runs them in another order."""
 
-    def map(self, tasks: Iterable[Task], broadcast: Message) -> Iterator[Answer]:
+    def map(self, tasks: Iterable[Task], broadcast: Message) -> Iterator[TaskResult]:
         """The answers, of which that to the last task was found first."""
         todo = list(tasks)
         assert len(todo) < 2 or todo[::-1] != todo  # noqa: S101 - else the check would check nothing
@@ -144,7 +144,7 @@ class Shuffled(SerialExecutor):
 class Watching(SerialExecutor):
     """Checks that nobody writes into what the server sent."""
 
-    def map(self, tasks: Iterable[Task], broadcast: Message) -> Iterator[Answer]:
+    def map(self, tasks: Iterable[Task], broadcast: Message) -> Iterator[TaskResult]:
         """The answers, one by one."""
         for task in tasks:
             given = [broadcast, *(m for j in task.jobs for m in (j.downlink, j.private))]
@@ -181,7 +181,7 @@ def resume_is_exact(components: Components) -> None:
         first.rounds = 1
         first.run(card(first))
         second = trial(components, folder, rounds=3)
-        _demand(second.saved.state.round == 1, "the checkpoint was not taken up")
+        _demand(second.progress.state.round == 1, "the checkpoint was not taken up")
         second.run(card(second))
     _equal(play(components, rounds=3), second, "resuming")
 
@@ -246,7 +246,7 @@ def neutral_is_fedavg(components: Components) -> None:
             return
         neutral[key] = still
     ours, plain = play(neutral), play({})
-    same = digest({"": ours.saved.state.model}) == digest({"": plain.saved.state.model})
+    same = digest({"": ours.progress.state.model}) == digest({"": plain.progress.state.model})
     _demand(same, "the neutral setting is not FedAvg")
 
 
@@ -292,12 +292,12 @@ CHECKS: Mapping[str, Callable[[Components], None]] = {
 def _equal(one: Engine, two: Engine, what: str) -> None:
     for kind, value in one.digests().items():
         _demand(two.digests()[kind] == value, f"{what} gives another {kind}")
-    slots = [digest({**e.saved.state.slots, **_mail(e)}) for e in (one, two)]
+    slots = [digest({**e.progress.state.slots, **_mail(e)}) for e in (one, two)]
     _demand(slots[0] == slots[1], f"{what} gives other server slots")
 
 
 def _mail(engine: Engine) -> dict[str, dict[str, torch.Tensor]]:
-    boxes = engine.saved.state.mailboxes
+    boxes = engine.progress.state.mailboxes
     return {f"{name}/{client}": tree for name, box in boxes.items() for client, tree in box.items()}
 
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 import yaml
 
-from fedexp.config import Config, composed, conf_dir
-from fedexp.rundir import RunDir
+from fedexp.config.compose import Config, composed, conf_dir
+from fedexp.runs.directory import RunDir
 
 SMALL = (
     "algo=fedavg", "cohort.clients=6", "cohort.fraction=0.5", "rounds=3", "local.epochs=1", "local.batch_size=32",

@@ -12,21 +12,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedexp.algorithm import Algorithm, Components
 from fedexp.build import Experiment, build
-from fedexp.client import Job, Result
-from fedexp.component import Component
-from fedexp.config import composed
-from fedexp.contexts import Facts, Frame, LocalRound, Step
+from fedexp.client.module import ClientResult, Job
+from fedexp.client.worker import Worker
+from fedexp.config.compose import composed
+from fedexp.core.algorithm import Algorithm, Components
+from fedexp.core.component import Component
+from fedexp.core.state import Layout, Message, Out, ServerState, Tree, snapshot, zeros_like
+from fedexp.core.views import Facts, Frame, LocalRound, Step
 from fedexp.data.federated import Info
 from fedexp.display import SilentDisplay
 from fedexp.engine import Engine
-from fedexp.reduce import Fold
-from fedexp.rundir import RunDir
-from fedexp.server import advance, cohort_weights
-from fedexp.state import Layout, Message, Out, ServerState, Tree, snapshot, zeros_like
+from fedexp.runs.directory import RunDir
+from fedexp.server.aggregate import Fold
+from fedexp.server.update import advance, cohort_weights
 from fedexp.testing import trial_after
-from fedexp.worker import Worker
 
 TINY = (
     "executor=serial",
@@ -65,8 +65,8 @@ def opened(components: Components, **options: Any) -> Iterator[Engine]:
 
 def round_of(engine: Engine) -> ServerState:
     """Plays one round and returns the state after it."""
-    engine.play(engine.saved.state.round + 1)
-    return engine.saved.state
+    engine.play(engine.progress.state.round + 1)
+    return engine.progress.state
 
 
 def worker_of(engine: Engine) -> Worker:
@@ -77,11 +77,11 @@ def worker_of(engine: Engine) -> Worker:
 
 def jobs_of(engine: Engine, clients: Sequence[int]) -> Iterator[Job]:
     """Complete jobs against the state as it stands."""
-    state = engine.saved.state
-    return (Job(state.round, c, engine.algorithm.downlink(state, c), engine.saved.store.get(c)) for c in clients)
+    state = engine.progress.state
+    return (Job(state.round, c, engine.algorithm.downlink(state, c), engine.progress.store.get(c)) for c in clients)
 
 
-def work(engine: Engine, client: int) -> Result:
+def work(engine: Engine, client: int) -> ClientResult:
     """One client's round from the state as it stands."""
     (job,) = jobs_of(engine, [client])
     return worker_of(engine).work(job)
@@ -106,7 +106,7 @@ def served(
     engine = engine or trial_after(components, rounds=0)
     weights = cohort_weights(engine.algorithm, "samples", list(uplinks))
     return advance(
-        engine.algorithm, state or engine.saved.state, weights, folded(engine.algorithm, weights, uplinks),
+        engine.algorithm, state or engine.progress.state, weights, folded(engine.algorithm, weights, uplinks),
         engine.classify,
     )  # fmt: skip
 
@@ -175,7 +175,7 @@ def step(
         facts=facts(n_classes, h.shape[1]), received={}, weights={}, phase=phase, rng_path=(0, 0, phase),
         frozen=_nothing_else,
     )  # fmt: skip
-    return Step(frame, h, y, h, h, h.new_zeros(()), index).bind(key)
+    return Step(frame, h, y, h, h, h.new_zeros(()), index).for_component(key)
 
 
 def _nothing_else(_: Tree) -> Any:
@@ -190,7 +190,7 @@ def local_round(received: Tree, *, client: int = 0, round_: int = 0, key: str = 
         ends={"local": zeros_like(received)}, steps={"local": 1}, lr={"local": 0.1}, momentum={"local": 0.0},
         embed=lambda _: iter(()),
     )  # fmt: skip
-    return bare.bind(key)
+    return bare.for_component(key)
 
 
 def array(tensor: Tensor) -> np.ndarray[Any, np.dtype[np.float64]]:

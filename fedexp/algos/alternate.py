@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from fedexp.component import Component, Phase
-from fedexp.ranges import Epochs, Positive
+from fedexp.core.component import Component, Phase
+from fedexp.core.ranges import Epochs, Positive
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fedexp.component import Component, Phase, own
-from fedexp.contexts import LocalRound, Step, View
-from fedexp.ranges import Epochs, NotNegative
-from fedexp.state import Out, Slot, Tree, initial
+from fedexp.core.component import Component, Phase, own
+from fedexp.core.ranges import Epochs, NotNegative
+from fedexp.core.state import Out, Slot, Tree, initial
+from fedexp.core.views import LocalRound, Step, View
 
 
 @dataclass(frozen=True, kw_only=True)

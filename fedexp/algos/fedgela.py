@@ -11,10 +11,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedexp.component import Component, Phase
-from fedexp.contexts import Facts, Step
-from fedexp.ranges import Positive
-from fedexp.state import Init, Slot, Tree
+from fedexp.core.component import Component, Phase
+from fedexp.core.ranges import Positive
+from fedexp.core.state import Init, Slot, Tree
+from fedexp.core.views import Facts, Step
 
 NEVER = -1e30  # a logit whose probability is exactly zero; finite, so that differences of it are numbers
 

@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedexp.component import Component
-from fedexp.contexts import Step
-from fedexp.ranges import Count, NotNegative, Positive
+from fedexp.core.component import Component
+from fedexp.core.ranges import Count, NotNegative, Positive
+from fedexp.core.views import Step
 
 GRAM = 256  # up to so many samples one n × n product takes less time than a d × d product for each class
 

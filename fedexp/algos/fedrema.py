@@ -10,10 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedexp.component import Component
-from fedexp.contexts import Facts, LocalRound, ServerRound, View
-from fedexp.ranges import Count, Positive, Share
-from fedexp.state import Init, Out, Slot, Tree, Upload, part_of_model, pick
+from fedexp.core.component import Component
+from fedexp.core.ranges import Count, Positive, Share
+from fedexp.core.state import Init, Out, Slot, Tree, Upload, part_of_model, pick
+from fedexp.core.views import Facts, LocalRound, ServerRound, View
 
 
 @dataclass(frozen=True, kw_only=True)

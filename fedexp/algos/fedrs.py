@@ -10,11 +10,11 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from fedexp.component import Component
-from fedexp.contexts import Facts, LocalRound, ServerRound, Step
+from fedexp.core.component import Component
+from fedexp.core.ranges import Count, NotNegative, Positive, Share, ShareAbove0
+from fedexp.core.state import Out, Tree, Upload, axpy, global_norm, per_class, sub
+from fedexp.core.views import Facts, LocalRound, ServerRound, Step
 from fedexp.data.federated import Info
-from fedexp.ranges import Count, NotNegative, Positive, Share, ShareAbove0
-from fedexp.state import Out, Tree, Upload, axpy, global_norm, per_class, sub
 
 
 @dataclass(frozen=True, kw_only=True)

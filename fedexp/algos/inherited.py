@@ -9,10 +9,10 @@ from typing import ClassVar, Literal
 from torch import Tensor
 
 from fedexp.algos.transfer import distillation, mmd, one_sided_distillation
-from fedexp.component import Component, Phase
-from fedexp.contexts import Facts, LocalRound, Step, View
-from fedexp.ranges import Positive, Share
-from fedexp.state import Out, Slot, Tree, lerp, number, received
+from fedexp.core.component import Component, Phase
+from fedexp.core.ranges import Positive, Share
+from fedexp.core.state import Out, Slot, Tree, lerp, number, received
+from fedexp.core.views import Facts, LocalRound, Step, View
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,10 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedexp.component import Component
-from fedexp.contexts import Facts, LocalRound, ServerRound, Step
-from fedexp.ranges import NotNegative, Share
-from fedexp.state import Init, Out, Slot, Tree, Upload
+from fedexp.core.component import Component
+from fedexp.core.ranges import NotNegative, Share
+from fedexp.core.state import Init, Out, Slot, Tree, Upload
+from fedexp.core.views import Facts, LocalRound, ServerRound, Step
 
 
 @dataclass(frozen=True, kw_only=True)

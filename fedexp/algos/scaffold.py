@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from fedexp.component import Component, Phase
-from fedexp.contexts import Facts, LocalRound, ServerRound, Step
-from fedexp.ranges import Positive
-from fedexp.state import Out, Slot, Tree, Upload, add, axpy, scale, sub, zeros_shared
+from fedexp.core.component import Component, Phase
+from fedexp.core.ranges import Positive
+from fedexp.core.state import Out, Slot, Tree, Upload, add, axpy, scale, sub, zeros_shared
+from fedexp.core.views import Facts, LocalRound, ServerRound, Step
 
 
 @dataclass(frozen=True, kw_only=True)

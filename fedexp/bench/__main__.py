@@ -15,9 +15,9 @@ from fedexp.bench import usage
 from fedexp.bench.arguments import positive
 from fedexp.bench.speed import VARIANTS, usual
 from fedexp.bench.workload import WORKLOADS
-from fedexp.config import choices_of
+from fedexp.config.compose import choices_of
+from fedexp.config.schema import nearest
 from fedexp.errors import ConfigError, FedexpError
-from fedexp.schema import nearest
 
 EPILOG = "\n".join(["workloads:", *(f"  {name}  {w.title}" for name, w in WORKLOADS.items())])
 COMMANDS = ("speed", "algos", "startup", "scale")

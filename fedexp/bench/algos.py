@@ -7,10 +7,10 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from fedexp import scratch
 from fedexp.bench import report
 from fedexp.bench.contest import Contestant, interleave, opened
 from fedexp.bench.workload import WORKLOADS, Workload
+from fedexp.system import scratch
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -12,10 +12,10 @@ from typing import Any
 from rich.console import Console
 
 from fedexp.build import build
-from fedexp.config import composed, run_path
+from fedexp.config.compose import composed, run_path
 from fedexp.display.plain import PlainDisplay
 from fedexp.engine import Engine
-from fedexp.rundir import RunDir
+from fedexp.runs.directory import RunDir
 
 
 def play(connection: Connection, overrides: Sequence[str]) -> None:
@@ -38,8 +38,8 @@ def play(connection: Connection, overrides: Sequence[str]) -> None:
 
 def timed(engine: Engine, rounds: int) -> dict[str, Any]:
     """Plays so many more rounds, with all that a user's run does in them; says what they took."""
-    before, started = dict(engine.saved.seconds), time.perf_counter()
-    engine.play(engine.saved.state.round + rounds)
+    before, started = dict(engine.progress.seconds), time.perf_counter()
+    engine.play(engine.progress.state.round + rounds)
     wall = time.perf_counter() - started
-    spent = {k: v - before.get(k, 0.0) for k, v in engine.saved.seconds.items() if k != "elapsed"}
+    spent = {k: v - before.get(k, 0.0) for k, v in engine.progress.seconds.items() if k != "elapsed"}
     return {"wall": wall, "seconds": spent, "accuracy": engine.records[-1].get("aggregation", {}).get("accuracy")}

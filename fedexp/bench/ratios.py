@@ -8,7 +8,7 @@ from statistics import median, quantiles
 
 
 @dataclass(frozen=True)
-class Spread:
+class RatioSpread:
     """A sample in five numbers."""
 
     median: float
@@ -18,7 +18,7 @@ class Spread:
     most: float
 
     @classmethod
-    def of(cls, values: Sequence[float]) -> Spread:
+    def of(cls, values: Sequence[float]) -> RatioSpread:
         """The five numbers of a sample; of a single value, that value."""
         lower, _, upper = quantiles(values, n=4, method="inclusive") if len(values) > 1 else [values[0]] * 3
         return cls(median(values), lower, upper, min(values), max(values))

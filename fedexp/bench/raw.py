@@ -23,8 +23,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedexp.bench.workload import Workload
-from fedexp.optim import Sgd
-from fedexp.sampler import UniformSampler
+from fedexp.client.optim import Sgd
+from fedexp.server.sampler import UniformSampler
 
 if TYPE_CHECKING:
     from fedexp.build import Experiment
@@ -47,7 +47,7 @@ class Setting:
 
 
 @dataclass(frozen=True)
-class Task:
+class RawTask:
     """The samples, who owns which, and the network at its start."""
 
     x: Tensor
@@ -65,13 +65,13 @@ class Task:
         (folder / "parts.pickle").write_bytes(pickle.dumps((self.net, self.optimizer)))
 
     @classmethod
-    def load(cls, folder: Path) -> Task:
+    def load(cls, folder: Path) -> RawTask:
         """Reads what ``save`` wrote."""
         net, optimizer = pickle.loads((folder / "parts.pickle").read_bytes())  # noqa: S301 - our own bytes
         return cls(**safetensors.torch.load_file(folder / "task.safetensors"), net=net, optimizer=optimizer)
 
     @classmethod
-    def of(cls, experiment: Experiment) -> Task:
+    def of(cls, experiment: Experiment) -> RawTask:
         """What a run of fedexp is made of, so that both sides have the same."""
         from fedexp.build import make  # not above: this process must not carry Lightning
 
@@ -93,10 +93,10 @@ class Shuffle:
             yield from torch.split(own[torch.randperm(len(own))], self._size)
 
 
-class Hand:
+class RawWorker:
     """What one process does: train clients, test slices."""
 
-    def __init__(self, task: Task, order: Order, *, channels_last: bool) -> None:
+    def __init__(self, task: RawTask, order: Order, *, channels_last: bool) -> None:
         if next(task.net.buffers(), None) is not None:
             raise ValueError("the raw loop averages parameters only; a network with buffers needs more")
         self._task, self._order = task, order
@@ -146,7 +146,7 @@ class Hand:
 class Crew:
     """All processes of the raw loop, and the round that they play. Several are forks of this one."""
 
-    def __init__(self, task: Task, setting: Setting, order: Order, sampler: UniformSampler) -> None:
+    def __init__(self, task: RawTask, setting: Setting, order: Order, sampler: UniformSampler) -> None:
         self._sampler, self._tests = sampler, range(0, len(task.test_y), TEST_BATCH)
         self.n_test = len(task.test_y)
         self.weights = [w.detach().clone() for w in task.net.parameters()]
@@ -157,7 +157,7 @@ class Crew:
         self._processes: list[Any] = []
         if setting.processes == 1:
             torch.set_num_threads(setting.threads)
-            self._hand = Hand(task, order, channels_last=setting.channels_last)
+            self._hand = RawWorker(task, order, channels_last=setting.channels_last)
             return
         context = mp.get_context("fork")
         self._counter = context.Value("i", 0)
@@ -198,13 +198,13 @@ class Crew:
             pipe.send((kind, round_, items))
         return sum(pipe.recv() for pipe in self._pipes)
 
-    def _work(self, hand: Hand, total: list[Tensor], kind: str, round_: int, items: Iterable[int]) -> int:
+    def _work(self, hand: RawWorker, total: list[Tensor], kind: str, round_: int, items: Iterable[int]) -> int:
         return hand.train(self.weights, total, round_, items) if kind == "train" else hand.test(self.weights, items)
 
-    def _serve(self, index: int, task: Task, setting: Setting, order: Order, pipe: Connection) -> None:
+    def _serve(self, index: int, task: RawTask, setting: Setting, order: Order, pipe: Connection) -> None:
         torch.set_num_threads(setting.threads)
         torch.random.manual_seed(index)
-        hand = Hand(task, order, channels_last=setting.channels_last)
+        hand = RawWorker(task, order, channels_last=setting.channels_last)
         while (asked := pipe.recv()) is not None:
             kind, round_, items = asked
             pipe.send(self._work(hand, self._totals[index], kind, round_, _dealt(items, self._counter)))
@@ -224,7 +224,7 @@ def _dealt(items: Sequence[int], counter: Synchronized[int]) -> Iterator[int]:
 def play(connection: Connection, folder: Path, workload: Workload, setting: Setting) -> None:
     """A contestant's process: as many rounds as are asked for, until the other end wants no more."""
     torch.set_num_threads(1)  # so that no pool of threads exists when processes are forked
-    task = Task.load(folder)
+    task = RawTask.load(folder)
     sampler = UniformSampler(0, workload.clients, workload.per_round / workload.clients)
     crew = Crew(task, setting, Shuffle(task.rows, workload.epochs, workload.batch_size), sampler)
     connection.send({"ready": True})

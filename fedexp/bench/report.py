@@ -20,19 +20,19 @@ from rich.table import Table
 from fedexp import __version__
 from fedexp.bench import usage
 from fedexp.bench.contest import Contestant
-from fedexp.bench.ratios import Spread, to_neighbours
-from fedexp.display.figures import DASH
+from fedexp.bench.ratios import RatioSpread, to_neighbours
+from fedexp.display.numbers import DASH
 
 KINDS = ("train", "evaluate", "aggregate", "write")  # in this order; what else a run counts comes after them
 
 
 @dataclass(frozen=True)
-class Line:
+class ReportLine:
     """One contestant's figures: medians and means over its rounds."""
 
     name: str
     wall: float  # median seconds of a round
-    ratio: Spread | None  # to the base; None for the base itself
+    ratio: RatioSpread | None  # to the base; None for the base itself
     ratios: list[float]
     cpu: float
     seconds: dict[str, float]
@@ -45,27 +45,27 @@ class Line:
 
 def lines(
     base: Contestant, others: Sequence[Contestant], times: Sequence[tuple[str, float]], notes: Mapping[str, str]
-) -> list[Line]:
+) -> list[ReportLine]:
     """The figures of a contest, the base's first."""
     ratios = to_neighbours(times, base.name)
     return [_line(c, ratios.get(c.name, []), notes.get(c.name, "")) for c in (base, *others)]
 
 
-def _line(contestant: Contestant, ratios: list[float], note: str) -> Line:
+def _line(contestant: Contestant, ratios: list[float], note: str) -> ReportLine:
     laps = contestant.laps
     wall, cpu = mean(lap.wall for lap in laps), mean(lap.cpu for lap in laps)
     kinds = dict.fromkeys(k for lap in laps for k in lap.seconds)
     seconds = {k: mean(lap.seconds.get(k, 0.0) for lap in laps) for k in kinds}
     counted = sum(seconds.values())
     seconds["other"] = wall * (usage.cores() if counted > wall else 1) - counted  # the framework's own, and idle time
-    return Line(
-        name=contestant.name, wall=median(lap.wall for lap in laps), ratio=Spread.of(ratios) if ratios else None,
+    return ReportLine(
+        name=contestant.name, wall=median(lap.wall for lap in laps), ratio=RatioSpread.of(ratios) if ratios else None,
         ratios=ratios, cpu=cpu, seconds=seconds, memory=max(lap.memory for lap in laps),
         others=mean(lap.others for lap in laps), startup=contestant.startup, accuracy=laps[-1].accuracy, note=note,
     )  # fmt: skip
 
 
-def show(title: str, found: Sequence[Line], console: Console) -> None:
+def show(title: str, found: Sequence[ReportLine], console: Console) -> None:
     """One table: ratios with their spread, seconds by kind of work, memory."""
     extra = dict.fromkeys(k for line in found for k in line.seconds)
     kinds = [*KINDS, *(k for k in extra if k not in (*KINDS, "other")), "other"]
@@ -82,13 +82,13 @@ def show(title: str, found: Sequence[Line], console: Console) -> None:
     console.print(f"[dim]others kept {busy:.2f} of {usage.cores()} cores busy meanwhile[/]\n", highlight=False)
 
 
-def _cells(line: Line, kinds: Sequence[str]) -> list[str]:
+def _cells(line: ReportLine, kinds: Sequence[str]) -> list[str]:
     ratio = [DASH, ""] if line.ratio is None else [f"{line.ratio.median:.3f}", _quartiles(line.ratio)]
     seconds = [f"{line.seconds[k]:.3f}" if k in line.seconds else DASH for k in kinds]
     return [line.name, *ratio, f"{line.wall:.3f}", f"{line.cpu:.2f}", *seconds, f"{line.memory:,.0f}"]
 
 
-def _quartiles(spread: Spread) -> str:
+def _quartiles(spread: RatioSpread) -> str:
     return f"{spread.lower:.3f}–{spread.upper:.3f}"
 
 

@@ -16,13 +16,13 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from fedexp import scratch
 from fedexp.bench import usage
 from fedexp.bench.arguments import positive
-from fedexp.config import composed, run_path
+from fedexp.config.compose import composed, run_path
 from fedexp.display import SilentDisplay, human_bytes
-from fedexp.footprint import HOLD
-from fedexp.sampler import cohort_size
+from fedexp.runs.storage_estimate import HOLD
+from fedexp.server.sampler import cohort_size
+from fedexp.system import scratch
 
 if TYPE_CHECKING:
     from fedexp.engine import Engine
@@ -94,22 +94,22 @@ def settle(engine: Engine) -> None:
 
     So all slots there can be are there from the start.
     """
-    from fedexp.client import Job
+    from fedexp.client.module import Job
     from fedexp.execute.task import Train
 
-    state = engine.saved.state
+    state = engine.progress.state
     task = Train(0, (Job(state.round, 0, {}, {}),))
     (answer,) = engine.executor.map([task], engine.algorithm.broadcast(state))
     slots = answer.results[0].private
     for client in range(engine.algorithm.facts.n_clients):
-        engine.saved.store.put(client, slots)
-    engine.saved.store.commit()
+        engine.progress.store.put(client, slots)
+    engine.progress.store.commit()
 
 
 def observe(case: Case) -> dict[str, Any]:
     """Plays a case in this process, which should be a fresh one, and says what it took."""
     from fedexp.build import build
-    from fedexp.rundir import RunDir
+    from fedexp.runs.directory import RunDir
 
     with scratch.folder() as folder:
         case.deal(folder)
@@ -130,8 +130,8 @@ def observe(case: Case) -> dict[str, Any]:
             return {
                 **asdict(case), "fits": watch.fits, "setup": setup, "marks": watch.marks,
                 "start": start, "peak": resident("VmHWM"), "per_client": wall / watch.fits,
-                "beside": (wall - sum(engine.saved.seconds.get(k, 0) for k in ("train", "evaluate"))) / watch.fits,
-                "disk": sum(p.stat().st_size for p in files), "kept": len(list(engine.saved.store)),
+                "beside": (wall - sum(engine.progress.seconds.get(k, 0) for k in ("train", "evaluate"))) / watch.fits,
+                "disk": sum(p.stat().st_size for p in files), "kept": len(list(engine.progress.store)),
                 "slots": experiment.plan.content["bytes_kept_per_client"],
                 "data": experiment.plan.content["footprint"]["data"],
             }  # fmt: skip

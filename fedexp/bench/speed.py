@@ -8,12 +8,12 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedexp import scratch
 from fedexp.bench import report, usage
 from fedexp.bench.contest import Contestant, interleave, opened
 from fedexp.bench.workload import WORKLOADS, Workload
-from fedexp.config import choices_of, composed
+from fedexp.config.compose import choices_of, composed
 from fedexp.errors import FedexpError
+from fedexp.system import scratch
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -60,13 +60,13 @@ def _contest(
     workload: Workload, variants: Sequence[str], folder: Path, turns: int, warmup: int, tell: Tell
 ) -> dict[str, Any]:
     from fedexp.bench import ours
-    from fedexp.bench.raw import Task
+    from fedexp.bench.raw import RawTask
     from fedexp.build import build
 
     tell("preparing the raw loop")
     workload.deal(folder)
     overrides = workload.overrides(folder)
-    Task.of(build(composed(overrides))).save(folder)
+    RawTask.of(build(composed(overrides))).save(folder)
     others = [Contestant(v, ours.play, ([*overrides, *VARIANTS[v], f"name={v.replace('/', '-')}"],)) for v in variants]
     with ExitStack() as stack:
         raw, calibration = limit(workload, folder, stack, tell)

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from fedexp import scratch
 from fedexp.bench.contest import Contestant
-from fedexp.bench.ratios import Spread
+from fedexp.bench.ratios import RatioSpread
 from fedexp.bench.workload import WORKLOADS
 from fedexp.errors import FedexpError
+from fedexp.system import scratch
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -35,7 +35,7 @@ def measure(names: Sequence[str], *, turns: int, console: Console) -> dict[str, 
         with scratch.folder() as folder, console.status(name):
             found[name] = {**WORKLOADS[name].facts, "seconds": _seconds(name, folder, turns)}
         for what, values in found[name]["seconds"].items():
-            spread = Spread.of(values)
+            spread = RatioSpread.of(values)
             table.add_row(name, what, f"{spread.median:.2f}", f"{spread.lower:.2f}–{spread.upper:.2f}")
     console.print(table)
     return found
@@ -44,12 +44,12 @@ def measure(names: Sequence[str], *, turns: int, console: Console) -> dict[str, 
 def _seconds(name: str, folder: Path, turns: int) -> dict[str, list[float]]:
     from fedexp.bench import raw
     from fedexp.build import build
-    from fedexp.config import composed
+    from fedexp.config.compose import composed
 
     workload = WORKLOADS[name]
     workload.deal(folder)
     overrides = workload.overrides(folder)
-    raw.Task.of(build(composed(overrides))).save(folder)
+    raw.RawTask.of(build(composed(overrides))).save(folder)
     setting = raw.Setting(1, 1)
     found: dict[str, list[float]] = {
         name: [] for name in ("end of round 1, raw", "begin of round 1", "end of round 1", "end of a run of one round")

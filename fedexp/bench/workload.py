@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from fedexp.data.catalog import CATALOG
-from fedexp.data.listing import ROOT
+from fedexp.data.list_command import ROOT
 
 CLASSES = 10
 

@@ -17,11 +17,11 @@ def main(argv: Sequence[str]) -> int:
     """Does what the first argument says; returns the exit code."""
     command, rest = (argv[0], argv[1:]) if argv else ("", ())
     if command == "list":
-        from fedexp.data.listing import main as listing
+        from fedexp.data.list_command import main as listing
 
         return listing(rest)
     if command == "fetch":
-        from fedexp.data.getting import main as getting
+        from fedexp.data.fetch_command import main as getting
 
         return getting(rest)
     if command == "show":

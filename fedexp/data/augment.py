@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedexp.data.naming import lookup
-from fedexp.data.pixels import check_moments
+from fedexp.data.normalise import check_moments
 from fedexp.data.source import Augment
 
 PADDING = 4

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from fedexp.core.ranges import Count
+from fedexp.core.seeding import numpy_rng
 from fedexp.data.source import DataSpec, Loaded, Samples
-from fedexp.footprint import afford
-from fedexp.ranges import Count
-from fedexp.seeding import numpy_rng
+from fedexp.runs.storage_estimate import afford
 
 CENTRES = ((1.0, 0.0), (0.0, math.sqrt(3)), (0.0, -math.sqrt(3)))
 RADIUS = 0.5

@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedexp.data.pixels import normalised
+from fedexp.core.ranges import Pixels
+from fedexp.data.normalise import normalised
 from fedexp.data.source import DataSpec, Loaded, Samples
 from fedexp.errors import DataError
-from fedexp.ranges import Pixels
 
 SIDE, CLASSES = 8, 10
 WHITE = 16.0  # the pixels are counts from 0 to 16

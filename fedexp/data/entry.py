@@ -44,7 +44,7 @@ class Package:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry:
+class CatalogEntry:
     """A data set.
 
     Attributes:

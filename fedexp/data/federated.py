@@ -10,9 +10,9 @@ from itertools import islice
 import torch
 from torch import Tensor
 
+from fedexp.core.seeding import derive
 from fedexp.data.source import Augment, DataSpec, Samples
 from fedexp.partition.base import ClientSplit
-from fedexp.seeding import derive
 
 
 @dataclass(frozen=True)

@@ -16,18 +16,18 @@ from typing import Any, NoReturn
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-from fedexp import scratch
 from fedexp.data.catalog import CATALOG
-from fedexp.data.entry import Download, Entry
+from fedexp.data.entry import CatalogEntry, Download
 from fedexp.data.formats import unpack_tar
 from fedexp.data.verify import verify
 from fedexp.errors import DataError
+from fedexp.system import scratch
 
 ANSWER_SECONDS = 4.0  # how long a host may take to answer at all
 STALL_SECONDS = 30.0  # how long a running download may stand still
 CHUNK = 1 << 18
 
-Way = Callable[[str, Entry, Path, Progress], None]
+Way = Callable[[str, CatalogEntry, Path, Progress], None]
 """Gets a data set's files into a folder, laid out as below the root."""
 
 
@@ -96,7 +96,7 @@ def advice(name: str, root: Path, reason: str, *, tried: bool = False) -> str:
     return f"{entry.title} is not complete: {missing} is not there{others}. Either {listed}."
 
 
-def hosts(entry: Entry) -> dict[str, str]:
+def hosts(entry: CatalogEntry) -> dict[str, str]:
     """The hosts a data set can be downloaded from, each with an address there."""
     return {url.split("/")[2]: url for item in entry.downloads for url in item.urls}
 
@@ -151,7 +151,7 @@ def opened(url: str, seconds: float, *, method: str = "GET") -> Any:
     return opener.open(urllib.request.Request(url, method=method), timeout=seconds)  # noqa: S310
 
 
-def downloaded(name: str, entry: Entry, folder: Path, progress: Progress) -> None:
+def downloaded(name: str, entry: CatalogEntry, folder: Path, progress: Progress) -> None:
     """Downloads a data set's files, compares them with their checksums and unpacks them: a ``Way``."""
     for item in entry.downloads:
         archive = folder / f".{item.md5}"

@@ -10,17 +10,17 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from fedexp.core.ranges import Pixels, Positive
 from fedexp.data.augment import pipeline
 from fedexp.data.cache import cached
 from fedexp.data.catalog import CATALOG
 from fedexp.data.fetch import obtain
 from fedexp.data.formats import Bytes, Labels, read_cifar, read_folders, read_idx, read_svhn
 from fedexp.data.naming import lookup
-from fedexp.data.pixels import normalised
+from fedexp.data.normalise import normalised
 from fedexp.data.source import DataSpec, Loaded, Samples
 from fedexp.data.verify import remedy, verify
 from fedexp.errors import DataError
-from fedexp.ranges import Pixels, Positive
 
 Files = Sequence[Path]
 Part = tuple[Bytes, Labels]  # [N, C, H, W], [N]

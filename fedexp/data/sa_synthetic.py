@@ -8,12 +8,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fedexp.core.ranges import Count, Positive, Share
+from fedexp.core.seeding import numpy_rng
 from fedexp.data.source import DataSpec, Loaded
 from fedexp.data.traffic import Bytes, Labels, byte_samples
 from fedexp.errors import ConfigError
-from fedexp.footprint import afford
-from fedexp.ranges import Count, Positive, Share
-from fedexp.seeding import numpy_rng
+from fedexp.runs.storage_estimate import afford
 
 MOTIFS, MOTIF = 6, 16  # byte strings that give an app away, and their length
 JITTER = 8  # positions by which a motif may move

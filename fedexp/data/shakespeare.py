@@ -12,12 +12,12 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
+from fedexp.data.by_user import Users, divided, federation
 from fedexp.data.cache import cached
 from fedexp.data.catalog import CATALOG
 from fedexp.data.fetch import obtain
 from fedexp.data.leaf import read_leaf
-from fedexp.data.owners import Users, divided, federation
-from fedexp.data.roles import roles
+from fedexp.data.shakespeare_text import roles
 from fedexp.data.source import Loaded
 from fedexp.errors import DataError
 

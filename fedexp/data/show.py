@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from fedexp.arguments import taken_apart
-from fedexp.config import Config, composed
+from fedexp.config.arguments import taken_apart
+from fedexp.config.compose import Config, composed
 from fedexp.errors import ConfigError, FedexpError
-from fedexp.files import write_atomically
 from fedexp.partition.base import ClientSplit, Scene, digest
 from fedexp.partition.file import SUFFIXES, encode
 from fedexp.partition.picture import picture
 from fedexp.partition.summary import Summary, summarise, warnings
+from fedexp.runs.files import write_atomically
 
 USAGE = """\
 python -m fedexp.data show [group=choice ...] [key=value ...] [png=FILE] [save=FILE] [--config-dir FOLDER]

@@ -11,7 +11,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from fedexp.state import fingerprints
+from fedexp.core.state import fingerprints
 
 Augment = Callable[[Tensor, torch.Generator], Tensor]
 """Takes a batch of normalised images and returns the batch changed image by image, on the same device."""

@@ -8,11 +8,11 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from fedexp.core.ranges import Count, NotNegative, Pixels
+from fedexp.core.seeding import numpy_rng
 from fedexp.data.augment import pipeline
 from fedexp.data.source import DataSpec, Loaded, Samples
-from fedexp.footprint import afford
-from fedexp.ranges import Count, NotNegative, Pixels
-from fedexp.seeding import numpy_rng
+from fedexp.runs.storage_estimate import afford
 
 COARSE = 4  # a class's picture is this many random numbers wide, drawn large
 SHIFT = 2  # pixels by which it may move

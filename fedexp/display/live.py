@@ -11,7 +11,7 @@ from rich.status import Status
 from rich.table import Table
 from rich.text import Text
 
-from fedexp.display.figures import clock, duration, percent, sparkline
+from fedexp.display.numbers import clock, duration, percent, sparkline
 from fedexp.display.progress import KINDS, Progress, nothing
 from fedexp.track.base import Record
 

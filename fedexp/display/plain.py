@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from rich.console import Console
 
-from fedexp.display.figures import clock, count, percent
+from fedexp.display.numbers import clock, count, percent
 from fedexp.display.progress import KINDS, Progress, nothing
 from fedexp.track.base import Record
 

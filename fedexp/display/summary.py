@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from fedexp.display.figures import DASH, clock, count, human_bytes, percent
 from fedexp.display.live import COLOURS
+from fedexp.display.numbers import DASH, clock, count, human_bytes, percent
 
 ABSENT = {"aggregation": "no global model", "personalization": "no personal models"}
 

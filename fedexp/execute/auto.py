@@ -8,12 +8,12 @@ from collections.abc import Iterable, Iterator
 
 import torch
 
+from fedexp.core.ranges import Threads
+from fedexp.core.state import Message
 from fedexp.errors import ConfigError
 from fedexp.execute.base import Blueprint, Executor, Say, SerialExecutor, quiet
 from fedexp.execute.processes import ProcessExecutor
-from fedexp.execute.task import Answer, Task
-from fedexp.ranges import Threads
-from fedexp.state import Message
+from fedexp.execute.task import Task, TaskResult
 
 MARGIN = 1.5  # workers must save so many times what their start costs
 CONTEXT = 600_000_000  # bytes that a process takes on an accelerator before it does anything
@@ -44,7 +44,7 @@ class AutoExecutor:
         """Workers in use now."""
         return self._executor.workers
 
-    def map(self, tasks: Iterable[Task], broadcast: Message) -> Iterator[Answer]:
+    def map(self, tasks: Iterable[Task], broadcast: Message) -> Iterator[TaskResult]:
         """The answers; from some task on in parallel."""
         rest = iter(tasks)
         while self._executor.workers == 1 and (task := next(rest, None)) is not None:
@@ -73,11 +73,11 @@ class AutoExecutor:
         rounds = self._blueprint.facts.rounds - task.jobs[0].round
         clients = task.ahead if task.jobs[0].final else rounds * self._blueprint.cohort
         left = clients * self._seconds / self._done
-        workers = self._blueprint.crew(self._threads, _per_device())
+        workers = self._blueprint.worker_count(self._threads, _per_device())
         if left * (1 - 1 / workers) > MARGIN * self._start:
-            self._hire(workers, f"one would need about {left:.0f} s more")
+            self._start_workers(workers, f"one would need about {left:.0f} s more")
 
-    def _hire(self, workers: int, why: str) -> None:
+    def _start_workers(self, workers: int, why: str) -> None:
         """Goes on with worker processes, if they can do the work."""
         try:
             self._executor = ProcessExecutor(self._blueprint, workers=workers, threads=self._threads, say=self._say)

@@ -9,19 +9,19 @@ from typing import Protocol
 
 import torch
 
-from fedexp.algorithm import Algorithm, Components
-from fedexp.client import Local
-from fedexp.contexts import Facts
+from fedexp.client.loops import Loop
+from fedexp.client.module import Local
+from fedexp.client.optim import OptimizerFactory
+from fedexp.client.worker import RAISE, Faults, Worker
+from fedexp.core.algorithm import Algorithm, Components
+from fedexp.core.ranges import Threads
+from fedexp.core.state import Message
+from fedexp.core.views import Facts
 from fedexp.data.federated import FederatedData
-from fedexp.execute.task import Answer, Task
-from fedexp.loops import Loop
+from fedexp.execute.task import Task, TaskResult
 from fedexp.models.split import SplitModel
-from fedexp.optim import OptimizerFactory
-from fedexp.ranges import Threads
-from fedexp.resources import cores, keep_freed_memory
-from fedexp.sampler import cohort_size
-from fedexp.state import Message
-from fedexp.worker import RAISE, Faults, Worker
+from fedexp.server.sampler import cohort_size
+from fedexp.system.resources import cores, keep_freed_memory
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Blueprint:
         """Clients in a round; more workers than that would have nothing to do."""
         return cohort_size(self.facts.n_clients, self.facts.fraction)
 
-    def crew(self, threads: int, per_device: int = 1) -> int:
+    def worker_count(self, threads: int, per_device: int = 1) -> int:
         """As many workers as this machine has room for: so many on each accelerator or, without any, one per core."""
         return min(self.devices * per_device or max(cores() // threads, 1), self.cohort)
 
@@ -70,7 +70,7 @@ class Executor(Protocol):
 
     @property
     def workers(self) -> int: ...
-    def map(self, tasks: Iterable[Task], broadcast: Message) -> Iterator[Answer]: ...
+    def map(self, tasks: Iterable[Task], broadcast: Message) -> Iterator[TaskResult]: ...
     def use(self, blueprint: Blueprint) -> None: ...
     def underway(self) -> float: ...  # clients that are being trained right now, as far as each of them is, if known
     def close(self) -> None: ...
@@ -89,7 +89,7 @@ class SerialExecutor:
         """From now on tasks are done by workers of this blueprint."""
         self._worker = blueprint.worker(threads=self._threads)
 
-    def map(self, tasks: Iterable[Task], broadcast: Message) -> Iterator[Answer]:
+    def map(self, tasks: Iterable[Task], broadcast: Message) -> Iterator[TaskResult]:
         """The answers, in order."""
         return (task.by(self._worker, broadcast) for task in tasks)
 

@@ -12,13 +12,13 @@ from typing import ClassVar, Generic, TypeVar
 
 import torch
 
+from fedexp.client.worker import Worker
+from fedexp.core.state import Message
 from fedexp.errors import ClientError, FedexpError
 from fedexp.execute.base import Say
-from fedexp.execute.shared import Arena, Memory, Parcel, Part, Room, opened
-from fedexp.execute.task import Answer, Task
-from fedexp.resources import keep_freed_memory
-from fedexp.state import Message
-from fedexp.worker import Worker
+from fedexp.execute.shared_memory import BufferAllocator, Memory, Part, SharedBuffer, TensorPickle, opened
+from fedexp.execute.task import Task, TaskResult
+from fedexp.system.resources import keep_freed_memory
 
 AHEAD = 2  # tasks that a worker has at a time: one under way, and one so that it need not wait for us
 LANES = ("a", "b", "c", "d")  # ways between us and a worker: for its tasks, and for answers that wait for their turn
@@ -33,20 +33,20 @@ class Gone(Exception):  # noqa: N818 - not an error of the run
 
 # ---------------------------------------------------------------- where the worker is
 def answered(
-    task: Task, worker: Worker, broadcast: Message, transfer: float, arena: Arena | None = None
-) -> tuple[float | Exception, Parcel]:
+    task: Task, worker: Worker, broadcast: Message, transfer: float, arena: SharedBuffer | None = None
+) -> tuple[float | Exception, TensorPickle]:
     """The answer to a task: seconds spent on moving, and a parcel; or its error.
 
     Sums are made in the arena, if there is one, where the parcel will be.
     """
-    worker.allocate = room = Room(arena)
+    worker.allocate = room = BufferAllocator(arena)
     try:
         answer = task.by(worker, broadcast)
     except Exception as error:
-        return _sendable(error), Parcel(None, None)
+        return _sendable(error), TensorPickle(None, None)
     started = time.perf_counter()
     in_place, copied = answer.fold.means, replace(answer, fold=replace(answer.fold, means={}))
-    parcel = Parcel(in_place, copied, room=room)
+    parcel = TensorPickle(in_place, copied, room=room)
     return transfer + time.perf_counter() - started, parcel
 
 
@@ -70,14 +70,14 @@ class Arrival:
     transfer: float | Exception
     parts: Sequence[Part]
     memory: Memory
-    settled: Answer | None = None
+    settled: TaskResult | None = None
 
     def settle(self) -> None:
         """Copies the answer, so that its lane is free."""
         if not isinstance(self.transfer, Exception):
             self.settled = self.open(copy=True)
 
-    def open(self, *, copy: bool = False) -> Answer:
+    def open(self, *, copy: bool = False) -> TaskResult:
         """The answer; unless copied, its sums are read where they lie."""
         if isinstance(self.transfer, Exception):
             raise self.transfer
@@ -85,12 +85,12 @@ class Arrival:
             return self.settled
         started = time.perf_counter()
         means, answer = opened(self.parts[0], self.memory, copy=copy), opened(self.parts[1], self.memory, copy=True)
-        filled: Answer = replace(answer, fold=replace(answer.fold, means=means))
+        filled: TaskResult = replace(answer, fold=replace(answer.fold, means=means))
         return replace(filled, transfer=self.transfer + time.perf_counter() - started)
 
 
 @dataclass
-class Hand(ABC):
+class WorkerHandle(ABC):
     """A worker as the main process sees it."""
 
     number: int
@@ -142,7 +142,7 @@ class Hand(ABC):
         """Ends it, if it is not ended; says how it ended."""
 
 
-H = TypeVar("H", bound=Hand)
+H = TypeVar("H", bound=WorkerHandle)
 
 
 class Pool(ABC, Generic[H]):
@@ -158,7 +158,7 @@ class Pool(ABC, Generic[H]):
         self._say = say
         self._failed_starts = 0
 
-    def map(self, tasks: Iterable[Task], broadcast: Message) -> Iterator[Answer]:
+    def map(self, tasks: Iterable[Task], broadcast: Message) -> Iterator[TaskResult]:
         """The answers, in the order of the tasks."""
         if any(hand.tasks for hand in self.hands):
             raise RuntimeError(
@@ -180,7 +180,7 @@ class Pool(ABC, Generic[H]):
         return 0.0
 
     @abstractmethod
-    def hire(self, number: int) -> H:
+    def start_worker(self, number: int) -> H:
         """A new worker."""
 
     @abstractmethod
@@ -188,7 +188,7 @@ class Pool(ABC, Generic[H]):
         """Puts what everyone gets where all workers see it."""
 
     @abstractmethod
-    def greet(self, hand: H) -> None:
+    def sync(self, hand: H) -> None:
         """Tells a worker that is ready of what was announced.
 
         Raises:
@@ -199,7 +199,7 @@ class Pool(ABC, Generic[H]):
     def wait(self, *, patient: bool = True) -> Sequence[H]:
         """The workers of which there is something to ``take``: as soon as there is one, or right now, if any."""
 
-    def rehire(self, hand: H) -> str:
+    def replace_worker(self, hand: H) -> str:
         """Puts another worker in the place of one that is gone; says how that one ended.
 
         Raises:
@@ -216,7 +216,7 @@ class Pool(ABC, Generic[H]):
             self._say(f"a worker was lost ({why}); another one does its work again")
         elif not hand.answered:
             self._say(f"a worker ended before its first task ({why}); another one is started")
-        self.hands[hand.number] = self.hire(hand.number)
+        self.hands[hand.number] = self.start_worker(hand.number)
         return why
 
 
@@ -231,10 +231,10 @@ class _Turn(Generic[H]):
         self._arrived: dict[int, tuple[H, Arrival]] = {}
         self._lives: Counter[int] = Counter()
 
-    def answers(self) -> Iterator[Answer]:
+    def answers(self) -> Iterator[TaskResult]:
         """The answers in the order of their tasks."""
         for hand in list(self._pool.hands):
-            self._greet(hand)
+            self._sync(hand)
         while self._deal() or self._due:
             ready = bool(self._due) and self._due[0] in self._arrived
             for hand in self._pool.wait(patient=not ready):
@@ -254,7 +254,7 @@ class _Turn(Generic[H]):
             self._replace(hand)
             return
         if arrival is None:
-            self._greet(hand)
+            self._sync(hand)
         else:
             self._arrived[arrival.index] = hand, arrival
 
@@ -273,9 +273,9 @@ class _Turn(Generic[H]):
             self._due.append(task.index)
         return bool(self._next)
 
-    def _greet(self, hand: H) -> None:
+    def _sync(self, hand: H) -> None:
         try:
-            self._pool.greet(hand)
+            self._pool.sync(hand)
         except Gone:  # it died while idle
             self._replace(hand)
 
@@ -292,11 +292,11 @@ class _Turn(Generic[H]):
 
     def _replace(self, hand: H) -> None:
         lost = list(hand.tasks.values())
-        why = self._pool.rehire(hand)
+        why = self._pool.replace_worker(hand)
         if lost:
             self._count(lost[0], why)
         self._next.extendleft(reversed(lost))
-        self._greet(self._pool.hands[hand.number])
+        self._sync(self._pool.hands[hand.number])
 
     def _count(self, task: Task, why: str) -> None:
         self._lives[task.index] += 1

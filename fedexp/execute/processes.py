@@ -15,15 +15,15 @@ from multiprocessing.reduction import recv_handle, send_handle
 from pathlib import Path
 from typing import Any
 
-from fedexp.client import Meter
+from fedexp.client.module import Meter
+from fedexp.core.ranges import PerDevice, Threads, Workers
+from fedexp.core.state import Message
 from fedexp.execute.base import Blueprint, Say, quiet
-from fedexp.execute.pool import READY, Gone, Hand, Pool, Reply, answered
-from fedexp.execute.shared import Arena, Parcel, Part, opened
+from fedexp.execute.pool import READY, Gone, Pool, Reply, WorkerHandle, answered
+from fedexp.execute.shared_memory import Part, SharedBuffer, TensorPickle, opened
 from fedexp.execute.task import Task
-from fedexp.ranges import PerDevice, Threads, Workers
-from fedexp.resources import allow_many_files
-from fedexp.state import Message
-from fedexp.stop import unheard
+from fedexp.system.resources import allow_many_files
+from fedexp.system.signals import block_signals
 
 ENDING = 1.0  # seconds in which a process that has closed its connection ends by itself
 
@@ -33,14 +33,14 @@ class Channel:
 
     def __init__(self, fd: int) -> None:
         self.connection = Connection(fd)
-        self._sent: dict[str, Arena] = {}
-        self._received: dict[str, Arena] = {}
+        self._sent: dict[str, SharedBuffer] = {}
+        self._received: dict[str, SharedBuffer] = {}
 
-    def send(self, lane: str, header: Any, parcel: Parcel, arena: Arena | None = None) -> None:
+    def send(self, lane: str, header: Any, parcel: TensorPickle, arena: SharedBuffer | None = None) -> None:
         """Sends a parcel, in a given arena that is filled already or in the lane's own."""
         known, ours = self._sent.get(lane), arena is None
         if arena is None:
-            arena = known if known is not None and known.size >= parcel.size else Arena(parcel.size)
+            arena = known if known is not None and known.size >= parcel.size else SharedBuffer(parcel.size)
             parcel.fill(arena)
         self.connection.send((lane, arena.size if arena is not known else 0, header, parcel.parts))
         if arena is not known:
@@ -49,7 +49,7 @@ class Channel:
             if ours:
                 arena.seal()
 
-    def receive(self) -> tuple[str, Any, list[Part], Arena]:
+    def receive(self) -> tuple[str, Any, list[Part], SharedBuffer]:
         """Lane, header and parts of the next parcel, and the arena in which its tensors lie.
 
         Raises:
@@ -57,11 +57,11 @@ class Channel:
         """
         lane, new, header, parts = self.connection.recv()
         if new:
-            self._received[lane] = arena = Arena(new, recv_handle(self.connection))
+            self._received[lane] = arena = SharedBuffer(new, recv_handle(self.connection))
             arena.seal()
         return lane, header, parts, self._received[lane]
 
-    def own(self, lane: str) -> Arena | None:
+    def own(self, lane: str) -> SharedBuffer | None:
         """The arena in which the last parcel was sent, which nobody reads once there is a new task in its lane."""
         return self._sent.get(lane)
 
@@ -85,7 +85,7 @@ def serve(fd: int, meters: int, number: int, threads: int) -> None:
             if lane == "blueprint":
                 worker = content.worker(threads=threads, number=number)
                 worker.meter = meter
-                channel.send(READY, None, Parcel(None))
+                channel.send(READY, None, TensorPickle(None))
             elif lane == "broadcast":
                 broadcast = content
             else:
@@ -95,9 +95,9 @@ def serve(fd: int, meters: int, number: int, threads: int) -> None:
 
 
 # ---------------------------------------------------------------- in the main process
-_SERVE = (
-    "from fedexp.stop import leave_with; leave_with({parent}); "  # before the imports, which take their time
-    "from fedexp.lean import import_lightning; import_lightning(); "
+_SERVE = (  # the parent is watched before the imports, which take their time
+    "from fedexp.system.signals import exit_with_parent; exit_with_parent({parent}); "
+    "from fedexp.system.fast_import import import_lightning; import_lightning(); "
     "from fedexp.execute.processes import serve; serve({fd}, {meters}, {number}, {threads})"
 )
 
@@ -107,7 +107,7 @@ def _floats(file: int) -> memoryview[float]:
     return memoryview(mmap.mmap(file, 0)).cast("d")
 
 
-class Process(Hand):
+class Process(WorkerHandle):
     """A worker process and the channel to it."""
 
     def __init__(self, number: int, process: subprocess.Popen[bytes], channel: Channel) -> None:
@@ -117,9 +117,9 @@ class Process(Hand):
 
     def give(self, lane: str, task: Task) -> None:
         """Sends a task."""
-        self.send(lane, Parcel(task))
+        self.send(lane, TensorPickle(task))
 
-    def send(self, lane: str, parcel: Parcel, arena: Arena | None = None) -> None:
+    def send(self, lane: str, parcel: TensorPickle, arena: SharedBuffer | None = None) -> None:
         """Sends anything.
 
         Raises:
@@ -175,26 +175,26 @@ class ProcessExecutor(Pool[Process]):
         per_device: PerDevice = 1,
         say: Say = quiet,
     ) -> None:  # fmt: skip
-        super().__init__(workers or blueprint.crew(threads, per_device), threads, say)
+        super().__init__(workers or blueprint.worker_count(threads, per_device), threads, say)
         allow_many_files()
         self._threads = threads
-        self._arena = Arena(0)
-        self._meters = Arena(8 * self.workers)  # a number for each worker
+        self._arena = SharedBuffer(0)
+        self._meters = SharedBuffer(8 * self.workers)  # a number for each worker
         self._underway = _floats(self._meters.fd)
         self.use(blueprint)
-        self.hands = [self.hire(number) for number in range(self.workers)]
+        self.hands = [self.start_worker(number) for number in range(self.workers)]
 
     def use(self, blueprint: Blueprint) -> None:
         """From now on tasks are done by workers of this blueprint."""
-        parcel = Parcel(blueprint)
-        arena = Arena(parcel.size)
+        parcel = TensorPickle(blueprint)
+        arena = SharedBuffer(parcel.size)
         parcel.fill(arena, moving={id(t) for t in blueprint.data.samples})
         self._blueprint = parcel, arena
         for hand in list(self.hands):
             try:
                 hand.send("blueprint", *self._blueprint)
             except Gone:  # it died while idle
-                self.rehire(hand)
+                self.replace_worker(hand)
 
     def underway(self) -> float:
         """Clients that are being trained right now, as far as each of them is."""
@@ -213,7 +213,7 @@ class ProcessExecutor(Pool[Process]):
                 hand.end()
         self.hands = []
 
-    def hire(self, number: int) -> Process:
+    def start_worker(self, number: int) -> Process:
         """Starts a process."""
         ours, theirs = socket.socketpair()
         self._underway[number] = 0.0
@@ -221,7 +221,7 @@ class ProcessExecutor(Pool[Process]):
             parent=os.getpid(), fd=theirs.fileno(), meters=self._meters.fd, number=number, threads=self._threads
         )
         path = os.pathsep.join(p or str(Path.cwd()) for p in sys.path)
-        with unheard():
+        with block_signals():
             process = subprocess.Popen(  # noqa: S603
                 [sys.executable, "-P", "-c", code],  # what can be imported here, and nothing from the current folder
                 pass_fds=[theirs.fileno(), self._meters.fd],
@@ -236,12 +236,12 @@ class ProcessExecutor(Pool[Process]):
 
     def announce(self, broadcast: Message) -> None:
         """Fills an arena that all workers see."""
-        self._parcel = Parcel(broadcast)
+        self._parcel = TensorPickle(broadcast)
         if self._parcel.size > self._arena.size:
-            self._arena = Arena(self._parcel.size)
+            self._arena = SharedBuffer(self._parcel.size)
         self._parcel.fill(self._arena)
 
-    def greet(self, hand: Process) -> None:
+    def sync(self, hand: Process) -> None:
         """Sends the arena, if it is a new one."""
         if hand.ready:
             hand.send("broadcast", self._parcel, self._arena)

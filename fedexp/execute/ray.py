@@ -17,15 +17,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedexp.core.ranges import Count, NotNegative
+from fedexp.core.state import Message
 from fedexp.errors import ConfigError, FedexpError
-from fedexp.execute.actor import Actor, Seat
 from fedexp.execute.base import Blueprint, Say, quiet
-from fedexp.execute.pool import READY, Gone, Hand, Pool, Reply
-from fedexp.execute.shared import Parcel, Part, Place, opened
+from fedexp.execute.pool import READY, Gone, Pool, Reply, WorkerHandle
+from fedexp.execute.ray_actor import Actor, ActorLocation
+from fedexp.execute.shared_memory import Part, Place, TensorPickle, opened
 from fedexp.execute.task import Task
-from fedexp.ranges import Count, NotNegative
-from fedexp.resources import cores
-from fedexp.state import Message
+from fedexp.system.resources import cores
 
 if TYPE_CHECKING:
     from ray import ObjectRef
@@ -40,14 +40,14 @@ QUIETLY = {
 
 
 # ---------------------------------------------------------------- what travels
-class Crate(NamedTuple):
+class RayPayload(NamedTuple):
     """A parcel as Ray likes it: its tensors are arrays, which Ray writes once and everyone on a machine maps."""
 
     parts: list[Part]
     pieces: dict[Place, np.ndarray[Any, np.dtype[np.uint8]]]
 
     @classmethod
-    def of(cls, parcel: Parcel) -> Crate:
+    def of(cls, parcel: TensorPickle) -> RayPayload:
         """A crate with the parcel's own tensors; Ray copies them."""
         return cls(parcel.parts, {p: _elements(t).view(torch.uint8).numpy() for t, p in parcel.tensors})
 
@@ -69,20 +69,20 @@ def _elements(tensor: Tensor) -> Tensor:
 
 
 # ---------------------------------------------------------------- in the main process
-class RayHand(Hand):
+class RayHand(WorkerHandle):
     """An actor, and what it was asked for."""
 
     def __init__(self, number: int, actor: ActorHandle[Actor], pool: RayExecutor) -> None:
         super().__init__(number)
         self.ready = False
-        self.seat: Seat | None = None
+        self.seat: ActorLocation | None = None
         self._actor, self._pool = actor, pool
         self._why = ""
         self.asked: dict[str, ObjectRef[Any]] = {READY: actor.seat.remote()}  # by lane
 
     def give(self, lane: str, task: Task) -> None:
         """Sends a task with references to the rest."""
-        self.asked[lane] = self._actor.do.remote(*self._pool.needed, Crate.of(Parcel(task)))
+        self.asked[lane] = self._actor.do.remote(*self._pool.needed, RayPayload.of(TensorPickle(task)))
 
     def fetch(self) -> tuple[str, Reply] | None:
         """The reply that has come."""
@@ -94,7 +94,7 @@ class RayHand(Hand):
         try:
             reply = ray.get(self.asked.pop(lane))
         except RayTaskError as error:
-            reply = self._failure(error), Crate([], {})
+            reply = self._failure(error), RayPayload([], {})
         except RayError as error:  # the actor, its machine, or what it left there
             raise self._gone(error) from error
         if lane == READY:
@@ -168,10 +168,10 @@ class RayExecutor(Pool[RayHand]):
         self._options = {"num_cpus": need["CPU"], "num_gpus": need["GPU"]}
         self._each, self._threads = each, threads
         self.use(blueprint)
-        self.hands = [self.hire(number) for number in range(self.workers)]
+        self.hands = [self.start_worker(number) for number in range(self.workers)]
 
     @property
-    def needed(self) -> tuple[list[ObjectRef[Crate]], ObjectRef[Crate]]:
+    def needed(self) -> tuple[list[ObjectRef[RayPayload]], ObjectRef[RayPayload]]:
         """What a task needs beside itself. In a list, a reference stays one."""
         return [self._blueprint], self._broadcast
 
@@ -183,12 +183,12 @@ class RayExecutor(Pool[RayHand]):
         """Puts the message into the object store."""
         self._broadcast = _put(broadcast)
 
-    def greet(self, hand: RayHand) -> None:
+    def sync(self, hand: RayHand) -> None:
         """Says nothing to those who are there or on their way: what was announced comes with each task."""
         if not hand.ready and not hand.asked:
             raise Gone
 
-    def hire(self, number: int) -> RayHand:
+    def start_worker(self, number: int) -> RayHand:
         """Asks Ray for an actor, on the machine with the fewest."""
         import ray
 
@@ -302,7 +302,7 @@ def _room(need: dict[str, float]) -> int:
     return sum(int(min(m.get(k, 0) / v for k, v in need.items() if v) + 1e-9) for m in machines)
 
 
-def _put(content: Any) -> ObjectRef[Crate]:
+def _put(content: Any) -> ObjectRef[RayPayload]:
     import ray
 
-    return ray.put(Crate.of(Parcel(content)))
+    return ray.put(RayPayload.of(TensorPickle(content)))

@@ -8,13 +8,13 @@ from collections.abc import Generator, Iterable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from fedexp.evaluate import Score
-from fedexp.reduce import Fold
-from fedexp.state import Message
+from fedexp.core.state import Message
+from fedexp.evaluate.tester import Score
+from fedexp.server.aggregate import Fold
 
 if TYPE_CHECKING:
-    from fedexp.client import Job, Result
-    from fedexp.worker import Worker
+    from fedexp.client.module import ClientResult, Job
+    from fedexp.client.worker import Worker
 
 
 def nothing() -> Fold:
@@ -23,11 +23,11 @@ def nothing() -> Fold:
 
 
 @dataclass(frozen=True)
-class Answer:
+class TaskResult:
     """An answer to the task with the same index."""
 
     index: int
-    results: tuple[Result, ...] = ()
+    results: tuple[ClientResult, ...] = ()
     fold: Fold = field(default_factory=nothing)  # of the results' uploads
     scores: tuple[Score, ...] = ()  # of the server's model
     seconds: float = 0.0  # that they took
@@ -43,7 +43,7 @@ class Task(ABC):
     ahead: int = 0  # clients whose turn comes later, after the last round
 
     @abstractmethod
-    def by(self, worker: Worker, broadcast: Message) -> Answer:
+    def by(self, worker: Worker, broadcast: Message) -> TaskResult:
         """Lets a worker do it. ``broadcast`` is the server's state, or the part of it that is needed."""
 
     def _whole(self, worker: Worker, broadcast: Message) -> tuple[Job, ...]:
@@ -55,23 +55,23 @@ class Task(ABC):
 class Train(Task):
     """A round of some clients, whose uploads are summed."""
 
-    def by(self, worker: Worker, broadcast: Message) -> Answer:
+    def by(self, worker: Worker, broadcast: Message) -> TaskResult:
         results, fold = worker.train(self._whole(worker, broadcast))
-        return Answer(self.index, results, fold)
+        return TaskResult(self.index, results, fold)
 
 
 class Visit(Task):
     """A round of some clients of which only the measurements are wanted."""
 
-    def by(self, worker: Worker, broadcast: Message) -> Answer:
-        return Answer(self.index, worker.visit(self._whole(worker, broadcast)))
+    def by(self, worker: Worker, broadcast: Message) -> TaskResult:
+        return TaskResult(self.index, worker.visit(self._whole(worker, broadcast)))
 
 
 class Measure(Task):
     """A test of some clients' personal models as they stand."""
 
-    def by(self, worker: Worker, broadcast: Message) -> Answer:
-        return Answer(self.index, worker.test(self._whole(worker, broadcast)))
+    def by(self, worker: Worker, broadcast: Message) -> TaskResult:
+        return TaskResult(self.index, worker.test(self._whole(worker, broadcast)))
 
 
 @dataclass(frozen=True)
@@ -80,13 +80,13 @@ class MeasureServer(Task):
 
     span: tuple[int, int] = (0, 0)
 
-    def by(self, worker: Worker, broadcast: Message) -> Answer:
+    def by(self, worker: Worker, broadcast: Message) -> TaskResult:
         started = time.perf_counter()
         scores = tuple(worker.test_server(broadcast, self.span))
-        return Answer(self.index, scores=scores, seconds=time.perf_counter() - started)
+        return TaskResult(self.index, scores=scores, seconds=time.perf_counter() - started)
 
 
-def complete(answers: Iterable[Answer], count: int) -> Generator[Answer, None, None]:
+def complete(answers: Iterable[TaskResult], count: int) -> Generator[TaskResult, None, None]:
     """The same answers. That they are all there, in the order of their tasks, is what executors owe us.
 
     Raises:

@@ -5,8 +5,8 @@ from itertools import pairwise
 
 from torch import nn
 
+from fedexp.core.ranges import Count
 from fedexp.models.split import SplitModel, flat_size, image_channels
-from fedexp.ranges import Count
 
 
 def alexnet(

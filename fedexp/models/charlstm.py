@@ -2,9 +2,9 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from fedexp.core.ranges import Count, Depth
 from fedexp.errors import ConfigError
 from fedexp.models.split import SplitModel
-from fedexp.ranges import Count, Depth
 
 
 class LastState(nn.Module):

@@ -3,9 +3,9 @@ from __future__ import annotations
 from torch import nn
 from torchvision import models
 
+from fedexp.core.ranges import Count, ShareBelow1
 from fedexp.models.init import kaiming_convs
 from fedexp.models.split import SplitModel, image_channels
-from fedexp.ranges import Count, ShareBelow1
 
 
 def efficientnet_b0(

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 from torch import nn
 
+from fedexp.core.ranges import Count
 from fedexp.models.init import kaiming_convs
 from fedexp.models.split import SplitModel, flat_size, image_channels
-from fedexp.ranges import Count
 
 
 def lenet(

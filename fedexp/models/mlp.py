@@ -6,8 +6,8 @@ from itertools import pairwise
 
 from torch import nn
 
+from fedexp.core.ranges import Count
 from fedexp.models.split import SplitModel
-from fedexp.ranges import Count
 
 
 def mlpnet(

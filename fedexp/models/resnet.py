@@ -7,9 +7,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torchvision.models.resnet import BasicBlock, conv1x1, conv3x3
 
+from fedexp.core.ranges import Count, Depth
 from fedexp.models.init import kaiming_convs
 from fedexp.models.split import SplitModel, image_channels, same_length
-from fedexp.ranges import Count, Depth
 
 Shortcut = Literal["conv", "pad"]
 

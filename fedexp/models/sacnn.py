@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 from torch import nn
 
+from fedexp.core.ranges import Count
 from fedexp.errors import ConfigError
 from fedexp.models.init import kaiming_convs
 from fedexp.models.split import SplitModel, flat_size, same_length
-from fedexp.ranges import Count
 
 
 def sacnn_standin(

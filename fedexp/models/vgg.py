@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from torch import nn
 from torchvision.models.vgg import make_layers
 
+from fedexp.core.ranges import Count, Depth
 from fedexp.models.init import kaiming_convs
 from fedexp.models.split import SplitModel, flat_size, image_channels, same_length
-from fedexp.ranges import Count, Depth
 
 
 def vgg(

@@ -3,9 +3,9 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fedexp.core.ranges import Count, Depth, Share, ShareBelow1
 from fedexp.errors import ConfigError
 from fedexp.models.split import SplitModel, image_channels
-from fedexp.ranges import Count, Depth, Share, ShareBelow1
 
 
 class WideBlock(nn.Module):

@@ -10,9 +10,9 @@ from typing import Literal, Protocol
 
 import numpy as np
 
+from fedexp.core.ranges import ShareInside
 from fedexp.errors import PartitionError
 from fedexp.partition.table import IntArray, apportion, deal, tally
-from fedexp.ranges import ShareInside
 
 TestRule = Literal["holdout", "mirror", "none"]
 

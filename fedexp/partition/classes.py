@@ -5,11 +5,11 @@ from typing import Literal
 
 import numpy as np
 
+from fedexp.core.ranges import Count
 from fedexp.errors import PartitionError
 from fedexp.partition.base import Partition
 from fedexp.partition.dialects import DIALECTS
 from fedexp.partition.table import IntArray, deal, tally
-from fedexp.ranges import Count
 
 
 @dataclass(frozen=True, kw_only=True)

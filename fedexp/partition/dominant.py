@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fedexp.core.ranges import Count, Share
 from fedexp.errors import PartitionError
 from fedexp.partition.base import Partition
 from fedexp.partition.table import IntArray
-from fedexp.ranges import Count, Share
 
 FIVE_GROUPS = ((0, 1, 2), (2, 3, 4), (4, 5, 6), (6, 7, 8), (8, 9, 0))
 

@@ -21,10 +21,10 @@ from typing import Any, Literal
 
 import numpy as np
 
+from fedexp.core.ranges import ShareInside
 from fedexp.errors import PartitionError
 from fedexp.partition.base import RULES, ClientSplit, Scene, digest, known, own_tests
 from fedexp.partition.table import IntArray
-from fedexp.ranges import ShareInside
 
 SUFFIXES = (".json", ".npz")
 UNREADABLE = (

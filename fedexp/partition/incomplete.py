@@ -4,10 +4,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fedexp.core.ranges import Count
 from fedexp.errors import PartitionError
 from fedexp.partition.base import Partition
 from fedexp.partition.table import IntArray, equal
-from fedexp.ranges import Count
 
 DRAWS = 1000  # a full cover is near certain at once with the papers' numbers; this many failures mean it is hopeless
 

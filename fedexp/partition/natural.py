@@ -5,10 +5,10 @@ from typing import Literal
 
 import numpy as np
 
+from fedexp.core.ranges import CountOr0, ShareInside
 from fedexp.errors import PartitionError
 from fedexp.partition.base import RULES, ClientSplit, Scene, known, own_tests
 from fedexp.partition.table import IntArray
-from fedexp.ranges import CountOr0, ShareInside
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,10 +5,10 @@ from typing import Literal
 
 import numpy as np
 
+from fedexp.core.ranges import CountOr0, NotNegative, Positive
 from fedexp.errors import PartitionError
 from fedexp.partition.base import Partition
 from fedexp.partition.table import FloatArray, IntArray, apportion
-from fedexp.ranges import CountOr0, NotNegative, Positive
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,9 +12,10 @@ import safetensors.numpy
 from rich.console import Console
 from safetensors import SafetensorError
 
-from fedexp.config import relevant
+from fedexp.config.compose import relevant
 from fedexp.errors import DamagedError, FedexpError
-from fedexp.files import (
+from fedexp.runs.directory import RunDir
+from fedexp.runs.files import (
     CHECKPOINT,
     CLIENTS,
     CONFIG,
@@ -28,9 +29,8 @@ from fedexp.files import (
     read,
     read_json,
 )
-from fedexp.pointer import Pointer
-from fedexp.rundir import RunDir
 from fedexp.runs.plain import plain
+from fedexp.runs.pointer import Pointer
 
 Rows = dict[int, dict[str, dict[str, str]]]  # round -> client or "" -> column -> value
 ABSENT = "–"

@@ -16,14 +16,14 @@ from rich.table import Table
 from rich.text import Text
 
 from fedexp import sweep
-from fedexp.config import conf_dir, overrides_of, title
-from fedexp.display.figures import DASH
+from fedexp.config.compose import conf_dir, overrides_of, title
+from fedexp.display.numbers import DASH
 from fedexp.errors import CheckpointError, ConfigError, DamagedError, FedexpError
-from fedexp.files import CHECKPOINT, CLIENTS, CONFIG, LATEST, LOCK, OF_A_RUN, PREVIOUS, reading
-from fedexp.manifest import Manifest
-from fedexp.pointer import Pointer
-from fedexp.rundir import RunDir
+from fedexp.runs.directory import RunDir
+from fedexp.runs.files import CHECKPOINT, CLIENTS, CONFIG, LATEST, LOCK, OF_A_RUN, PREVIOUS, reading
 from fedexp.runs.plain import plain
+from fedexp.runs.pointer import Pointer
+from fedexp.sweep.manifest import Manifest
 
 State = Literal["done", "running", "partial", "failed", "damaged", "missing"]
 COLOURS: dict[State, str] = {
@@ -34,7 +34,7 @@ TAIL = 1 << 16  # bytes in which the last row of a table surely begins
 
 
 @dataclass(frozen=True)
-class Job:
+class AnnouncedJob:
     """What a sweep knows of a run: its overrides, those that vary over the sweep, and why it failed the last time."""
 
     overrides: list[str]
@@ -105,17 +105,17 @@ def _walk(folder: Path) -> tuple[set[Path], list[Path]]:
     return runs, manifests
 
 
-def _announced(file: Path) -> Iterator[tuple[Path, Job]]:
+def _announced(file: Path) -> Iterator[tuple[Path, AnnouncedJob]]:
     manifest = Manifest.read(file)
     errors = {job.number: job.error for job in sweep.collect(manifest.reports) if job.status == "failed"}
     everywhere = set.intersection(*(set(job.overrides) for job in manifest.jobs))
     for number, job in enumerate(manifest.jobs):
         label = " ".join(o for o in job.overrides if o not in everywhere)
-        yield Path(os.path.normpath(manifest.folder / job.path)), Job(job.overrides, label, errors.get(number))
+        yield Path(os.path.normpath(manifest.folder / job.path)), AnnouncedJob(job.overrides, label, errors.get(number))
 
 
 # ---------------------------------------------------------------- one run
-def _look(path: Path, job: Job | None = None, begun: bool = True) -> Run:  # noqa: FBT001, FBT002
+def _look(path: Path, job: AnnouncedJob | None = None, begun: bool = True) -> Run:  # noqa: FBT001, FBT002
     label, error = (job.label, job.error) if job else ("", None)
     if not begun:
         note, command = _remedy(job, None)
@@ -130,7 +130,7 @@ def _look(path: Path, job: Job | None = None, begun: bool = True) -> Run:  # noq
         return Run(path, "damaged", "?", label, _joined(damage, note), command)
 
 
-def _seen(rundir: RunDir, job: Job | None) -> Run:
+def _seen(rundir: RunDir, job: AnnouncedJob | None) -> Run:
     holder = rundir.holder()
     result = None if holder else rundir.result()
     if result:
@@ -201,7 +201,7 @@ def _demand_tensors(folder: Path, pointer: Pointer) -> None:
 
 
 # ---------------------------------------------------------------- how to go on
-def _remedy(job: Job | None, config: dict[str, Any] | None, *more: str) -> tuple[str, str]:
+def _remedy(job: AnnouncedJob | None, config: dict[str, Any] | None, *more: str) -> tuple[str, str]:
     """What else there is to say, and the command that goes on with a run; empty where there is none."""
     if job is None and config is None:
         return "", ""

@@ -10,19 +10,19 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from fedexp import scratch
-from fedexp.algorithm import Algorithm
 from fedexp.build import Experiment, build
-from fedexp.client import Job, Local, Result
-from fedexp.config import Config, relevant, run_path
+from fedexp.client.module import ClientResult, Job, Local
+from fedexp.config.compose import Config, relevant, run_path
+from fedexp.core.algorithm import Algorithm
 from fedexp.data.federated import FederatedData
 from fedexp.display import SilentDisplay
 from fedexp.engine import Engine
 from fedexp.errors import ClientError, DamagedError, FedexpError
 from fedexp.execute.task import MeasureServer, Visit
-from fedexp.manifest import rounds_done, work
-from fedexp.rundir import RunDir
+from fedexp.runs.directory import RunDir
 from fedexp.sweep.listing import Amount, Cost
+from fedexp.sweep.manifest import rounds_done, work
+from fedexp.system import scratch
 
 ENOUGH = 0.5  # seconds of local steps that make a measurement
 PATIENCE = 3.0  # seconds of a first step or test, which is slow, after which there is no second
@@ -202,10 +202,10 @@ def _time(engine: Engine, steps: Steps) -> Rates:
     return Rates(step, result.seconds["evaluate"], _server_test(engine))
 
 
-def _visit(engine: Engine, client: int, share: float) -> Result:
-    state = engine.saved.state
+def _visit(engine: Engine, client: int, share: float) -> ClientResult:
+    state = engine.progress.state
     globally = engine.protocol.tests_clients_globally(engine.algorithm)
-    mail, private = engine.algorithm.mail(state, client), engine.saved.store.get(client)
+    mail, private = engine.algorithm.mail(state, client), engine.progress.store.get(client)
     job = Job(0, client, mail, private, share=share, test_globally=globally)
     (answer,) = engine.executor.map([Visit(0, (job,))], engine.algorithm.broadcast(state))
     (result,) = answer.results
@@ -221,7 +221,7 @@ def _server_test(engine: Engine) -> float:
     samples, batch = engine.tests.samples, min(engine.tests.batch, engine.tests.samples)
     best = math.inf
     for _ in range(3):  # the first is slow
-        (answer,) = engine.executor.map([MeasureServer(0, span=(0, batch))], engine.saved.state.message)
+        (answer,) = engine.executor.map([MeasureServer(0, span=(0, batch))], engine.progress.state.message)
         best = min(best, answer.seconds)
         if answer.seconds >= PATIENCE:
             break

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.text import Text
 
 from fedexp.errors import DamagedError
-from fedexp.files import ERROR, read_json, write_atomically, writing
+from fedexp.runs.files import ERROR, read_json, write_atomically, writing
 
 ENV = "FEDEXP_SWEEP"
 
@@ -23,7 +23,7 @@ Status = Literal["finished", "skipped", "failed", "planned"]
 
 
 @dataclass(frozen=True)
-class Job:
+class SweepJob:
     """One job; ``skipped`` means that its result was on file already, ``planned`` that only its cost was counted."""
 
     number: int  # from 0, as Hydra counts
@@ -78,7 +78,7 @@ def record_job(
     same_as: int | None = None,
 ) -> Path:
     """Writes the file of one job, whole or not at all; an earlier one of the same number is replaced."""
-    job = Job(
+    job = SweepJob(
         number=number,
         overrides=list(overrides),
         status=status,
@@ -99,7 +99,7 @@ def report_file(folder: Path, number: int) -> Path:
     return folder / f"job-{number:04}.json"
 
 
-def collect(folder: Path) -> list[Job]:
+def collect(folder: Path) -> list[SweepJob]:
     """Reads the jobs of a sweep in the order of their numbers. Jobs with the same run get the outcome of the first."""
     found = (read_job(file) for file in folder.glob("job-*.json"))
     jobs = {job.number: job for job in found if job}
@@ -107,16 +107,16 @@ def collect(folder: Path) -> list[Job]:
     return [job for job in outcomes if job]
 
 
-def read_job(file: Path) -> Job | None:
+def read_job(file: Path) -> SweepJob | None:
     """A job; None if its file is damaged, which makes it one without a record."""
     try:
-        job = Job(**read_json(file))
+        job = SweepJob(**read_json(file))
     except (DamagedError, TypeError):
         return None
     return job if isinstance(job.number, int) else None
 
 
-def _outcome(job: Job, jobs: Mapping[int, Job]) -> Job | None:
+def _outcome(job: SweepJob, jobs: Mapping[int, SweepJob]) -> SweepJob | None:
     if job.same_as is None:
         return job
     first = jobs.get(job.same_as)
@@ -147,7 +147,7 @@ def _span(first: int, last: int) -> list[str]:
     return [f"{first} to {last}"] if last > first + 1 else [str(n) for n in range(first, last + 1)]
 
 
-def count_statuses(jobs: Iterable[Job]) -> str:
+def count_statuses(jobs: Iterable[SweepJob]) -> str:
     """Says how many jobs ended in which way, ``2 finished, 1 failed``."""
     counts = Counter(job.status for job in jobs)
     return ", ".join(f"{counts[status]} {status}" for status in ("finished", "skipped", "failed") if counts[status])

@@ -12,10 +12,10 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from fedexp.display.figures import DASH, clock, count, human_bytes
-from fedexp.resources import cores
-from fedexp.sweep.jobs import PLAIN, Job, folded, say, varying
+from fedexp.display.numbers import DASH, clock, count, human_bytes
+from fedexp.sweep.jobs import PLAIN, SweepJob, folded, say, varying
 from fedexp.sweep.progress import roughly
+from fedexp.system.resources import cores
 
 State = Literal["done", "partial", "missing"]
 Basis = Literal["timed", "runs"]
@@ -75,12 +75,12 @@ class Cost:
 
 
 @dataclass(frozen=True)
-class Line:
+class PlanLine:
     """A job in the list; without a cost if it cannot run."""
 
-    job: Job
+    job: SweepJob
     cost: Cost | None
-    same_as: Job | None  # an earlier job with the same run
+    same_as: SweepJob | None  # an earlier job with the same run
 
     @property
     def state(self) -> str:
@@ -107,7 +107,7 @@ SIZES: Columns = {
 }
 
 
-def show_plan(jobs: Sequence[Job], console: Console) -> None:
+def show_plan(jobs: Sequence[SweepJob], console: Console) -> None:
     """Prints the jobs with their cost, the whole of it, and how it was found. Jobs that cannot run say why."""
     lines = _lines(jobs)
     kinds = Counter("same run" if line.same_as else line.cost.state if line.cost else "cannot run" for line in lines)
@@ -121,17 +121,17 @@ def show_plan(jobs: Sequence[Job], console: Console) -> None:
             say(console, f"{line.job.name}: not timed: {line.cost.note}", "yellow")
 
 
-def _lines(jobs: Sequence[Job]) -> list[Line]:
-    first: dict[str | None, Job] = {}
+def _lines(jobs: Sequence[SweepJob]) -> list[PlanLine]:
+    first: dict[str | None, SweepJob] = {}
     lines = []
     for job in jobs:
         earlier = first.setdefault(job.path, job)
         cost = None if job.result is None else Cost.parse(job.result)
-        lines.append(Line(job, cost, None if earlier is job else earlier))
+        lines.append(PlanLine(job, cost, None if earlier is job else earlier))
     return lines
 
 
-def _show_jobs(lines: Sequence[Line], console: Console) -> None:
+def _show_jobs(lines: Sequence[PlanLine], console: Console) -> None:
     """One table of what differs between jobs, or two where it is too wide; then what does not differ."""
     costs = [line.cost for line in lines if line.cost]
     swept = varying([line.job.settings for line in lines])  # has a column already
@@ -149,7 +149,7 @@ def _show_jobs(lines: Sequence[Line], console: Console) -> None:
         console.print(Text("disk: the most that a run takes while it is under way", style="dim"))
 
 
-def _grid(lines: Sequence[Line], columns: Columns) -> Table:
+def _grid(lines: Sequence[PlanLine], columns: Columns) -> Table:
     settings = [line.job.settings for line in lines]
     keys = varying(settings)
     grid = Table(**PLAIN)
@@ -167,7 +167,7 @@ def _grid(lines: Sequence[Line], columns: Columns) -> Table:
     return grid
 
 
-def _sizes(lines: Sequence[Line], columns: Columns) -> Table:
+def _sizes(lines: Sequence[PlanLine], columns: Columns) -> Table:
     grid = Table("job", **PLAIN)
     for heading in columns:
         grid.add_column(heading, justify="right", no_wrap=True)
@@ -176,11 +176,11 @@ def _sizes(lines: Sequence[Line], columns: Columns) -> Table:
     return grid
 
 
-def _cells(line: Line, columns: Columns) -> list[str]:
+def _cells(line: PlanLine, columns: Columns) -> list[str]:
     return [write(line.cost) if line.cost else DASH for write in columns.values()]
 
 
-def _time(line: Line) -> tuple[str, str]:
+def _time(line: PlanLine) -> tuple[str, str]:
     if line.cost is None or line.cost.seconds is None or line.same_as:
         return DASH, ""
     return clock(line.cost.seconds), line.cost.basis or ""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedexp.display.figures import count
-from fedexp.manifest import Manifest
+from fedexp.display.numbers import count
 from fedexp.sweep.jobs import read_job, report_file
+from fedexp.sweep.manifest import Manifest
 
 
 def announce(manifest: Manifest) -> str:

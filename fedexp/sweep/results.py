@@ -17,9 +17,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from fedexp.display.figures import DASH, count
-from fedexp.files import writing
-from fedexp.sweep.jobs import PLAIN, Job, count_statuses, folded, keys_of, listed, say, varying
+from fedexp.display.numbers import DASH, count
+from fedexp.runs.files import writing
+from fedexp.sweep.jobs import PLAIN, SweepJob, count_statuses, folded, keys_of, listed, say, varying
 
 # The columns of the tables on screen; {window} is the number of rounds.
 SHOWN: dict[str, dict[str, str]] = {
@@ -51,7 +51,7 @@ METRICS = (
 
 
 @dataclass(frozen=True)
-class Spread:
+class SeedSpread:
     """Mean and sample standard deviation; one value has no deviation."""
 
     mean: float
@@ -64,38 +64,38 @@ class Row:
     """A group of jobs that are equal in everything but the seed."""
 
     settings: dict[str, str]  # of the overrides that vary over the sweep
-    jobs: list[Job]
+    jobs: list[SweepJob]
     seeds: int  # with a result
-    metrics: dict[str, Spread]  # absent where no seed has the metric
+    metrics: dict[str, SeedSpread]  # absent where no seed has the metric
 
     @property
     def status(self) -> str:
         """How many jobs ended in which way."""
         return count_statuses(self.jobs)
 
-    def shown(self, key: str) -> Spread | None:
+    def shown(self, key: str) -> SeedSpread | None:
         """A number as the table has it: the mean over a single seed's last rounds has their deviation."""
         spread = self.metrics.get(key)
         if spread is None or spread.n > 1 or not key.endswith(".mean"):
             return spread
         over_rounds = self.metrics.get(key.removesuffix("mean") + "std")
-        return Spread(spread.mean, over_rounds.mean if over_rounds else None, 1)
+        return SeedSpread(spread.mean, over_rounds.mean if over_rounds else None, 1)
 
 
-def table(jobs: Sequence[Job]) -> list[Row]:
+def table(jobs: Sequence[SweepJob]) -> list[Row]:
     """Groups the jobs by everything but their seed, in the order of the first job of each group."""
-    groups: dict[frozenset[tuple[str, str]], list[Job]] = {}
+    groups: dict[frozenset[tuple[str, str]], list[SweepJob]] = {}
     for job in jobs:
         groups.setdefault(frozenset(_but_seed(job).items()), []).append(job)
     keys = varying([_but_seed(job) for job in jobs])
     return [_row(group, keys) for group in groups.values()]
 
 
-def _but_seed(job: Job) -> dict[str, str]:
+def _but_seed(job: SweepJob) -> dict[str, str]:
     return {key: value for key, value in job.settings.items() if key != "seed"}
 
 
-def _row(group: list[Job], keys: Sequence[str]) -> Row:
+def _row(group: list[SweepJob], keys: Sequence[str]) -> Row:
     # The same seed twice is the same run, not another sample.
     seeds = {job.settings.get("seed"): job for job in group if job.result is not None}
     metrics = {key: spread for key in METRICS if (spread := _spread(seeds.values(), key))}
@@ -103,15 +103,15 @@ def _row(group: list[Job], keys: Sequence[str]) -> Row:
     return Row(settings=settings, jobs=group, seeds=len(seeds), metrics=metrics)
 
 
-def _spread(jobs: Iterable[Job], key: str) -> Spread | None:
+def _spread(jobs: Iterable[SweepJob], key: str) -> SeedSpread | None:
     values = [value for job in jobs if (value := job.metric(key)) is not None]
     if not values:
         return None
-    return Spread(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None, len(values))
+    return SeedSpread(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None, len(values))
 
 
 # ---------------------------------------------------------------- on screen
-def show(jobs: Sequence[Job], console: Console, total: int | None = None) -> None:
+def show(jobs: Sequence[SweepJob], console: Console, total: int | None = None) -> None:
     """Prints a table for each goal, then the jobs that failed, and those of ``total`` that have not ended."""
     numbers = {job.number for job in jobs}
     total = total or max(numbers, default=-1) + 1
@@ -128,7 +128,7 @@ def show(jobs: Sequence[Job], console: Console, total: int | None = None) -> Non
         say(console, f"\n{listed(open_)}: not ended; {it} stopped or killed, or still running", "red")
 
 
-def _show_tables(jobs: Sequence[Job], console: Console) -> None:
+def _show_tables(jobs: Sequence[SweepJob], console: Console) -> None:
     rows = table(jobs)
     measured: list[str | None] = [goal for goal in SHOWN if any(f"{goal}.last" in row.metrics for row in rows)]
     for goal in measured or [None]:
@@ -142,7 +142,7 @@ def _show_tables(jobs: Sequence[Job], console: Console) -> None:
             console.print(Text(sentence, style="dim"))
 
 
-def _show_failure(job: Job, console: Console) -> None:
+def _show_failure(job: SweepJob, console: Console) -> None:
     say(console, f"\n{job.name} failed: {job.error or 'no reason given'}", "red")
     if where := job.error_file or job.path:
         say(console, f"  {'see  ' if job.error_file else 'run  '}  {where}")
@@ -192,14 +192,14 @@ def _column(rows: Sequence[Row], key: str, *, stacked: bool) -> list[Text]:
     return texts
 
 
-def _written(spread: Spread | None, gap: str) -> str:
+def _written(spread: SeedSpread | None, gap: str) -> str:
     if spread is None:
         return DASH
     return f"{100 * spread.mean:.1f}" + ("" if spread.std is None else f"{gap}± {100 * spread.std:.1f}")
 
 
 # ---------------------------------------------------------------- as CSV
-def write_csv(jobs: Sequence[Job], path: Path) -> tuple[Path, Path]:
+def write_csv(jobs: Sequence[SweepJob], path: Path) -> tuple[Path, Path]:
     """Writes one line per job into ``path`` and one per group into ``<path>-groups.csv``, in full precision.
 
     Accuracies are shares of one; what is absent is an empty field.
@@ -212,7 +212,7 @@ def write_csv(jobs: Sequence[Job], path: Path) -> tuple[Path, Path]:
     return path, grouped
 
 
-def _job_fields(job: Job, keys: Sequence[str]) -> dict[str, Any]:
+def _job_fields(job: SweepJob, keys: Sequence[str]) -> dict[str, Any]:
     return {
         "job": job.number + 1,
         "status": job.status,

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
+from fedexp.core.ranges import Project, Tag
 from fedexp.errors import ConfigError
-from fedexp.files import refuse_link
-from fedexp.ranges import Project, Tag
+from fedexp.runs.files import refuse_link
 from fedexp.track.base import Record, RunCard
 from fedexp.track.heatmap import heatmap, ownership
-from fedexp.track.login import has_key
+from fedexp.track.wandb_login import has_key
 
 if TYPE_CHECKING:
     from types import ModuleType

@@ -11,10 +11,10 @@ import torch
 
 from fedexp.algos.scaffold import Scaffold
 from fedexp.build import make
-from fedexp.component import Component
-from fedexp.config import choices_of, composed
+from fedexp.config.compose import choices_of, composed
+from fedexp.core.component import Component
+from fedexp.core.state import Out, Slot, Upload, number
 from fedexp.errors import ClientError, PlanError
-from fedexp.state import Out, Slot, Upload, number
 from fedexp.testing import CHECKS
 
 

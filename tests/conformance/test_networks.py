@@ -16,23 +16,23 @@ import torch
 from omegaconf import OmegaConf
 from torch import nn
 
-from fedexp.algorithm import Algorithm
 from fedexp.build import make
-from fedexp.client import Job, Local, Result
-from fedexp.config import choices_of, composed, conf_dir
-from fedexp.contexts import Facts
+from fedexp.client.loops import FabricLoop, TrainerLoop
+from fedexp.client.module import ClientResult, Job, Local
+from fedexp.client.network import classify, layout_of, tensors
+from fedexp.client.optim import Sgd
+from fedexp.client.worker import Worker
+from fedexp.config.compose import choices_of, composed, conf_dir
+from fedexp.core.algorithm import Algorithm
+from fedexp.core.seeding import seeded
+from fedexp.core.state import ServerState, Tree, digest, snapshot
+from fedexp.core.views import Facts
 from fedexp.data.federated import FederatedData
 from fedexp.data.source import DataSpec, Samples
 from fedexp.errors import ConfigError, PlanError
-from fedexp.loops import FabricLoop, TrainerLoop
 from fedexp.models.split import SplitModel
-from fedexp.network import classify, layout_of, tensors
-from fedexp.optim import Sgd
 from fedexp.partition.base import ClientSplit
-from fedexp.seeding import seeded
-from fedexp.server import advance, cohort_weights
-from fedexp.state import ServerState, Tree, digest, snapshot
-from fedexp.worker import Worker
+from fedexp.server.update import advance, cohort_weights
 from tests.helpers import folded
 
 CLASSES = 4
@@ -139,7 +139,7 @@ def test_a_large_network_goes_through_a_round_as_it_is(name):
     a_round(subject(name, whole=True).worker("map"), [2])
 
 
-def a_round(worker: Worker, cohort: list[int]) -> tuple[ServerState, dict[int, Result]]:
+def a_round(worker: Worker, cohort: list[int]) -> tuple[ServerState, dict[int, ClientResult]]:
     """The first round of a run, checked."""
     algorithm = worker.algorithm
     state = algorithm.fresh_state()
@@ -163,7 +163,7 @@ def impossible(net: SplitModel, algo: str) -> str:
     return ""
 
 
-def check_upload(algorithm: Algorithm, result: Result, rounds: int = 1) -> None:
+def check_upload(algorithm: Algorithm, result: ClientResult, rounds: int = 1) -> None:
     """All that travels is there, each part of it has moved, and batches were counted in whole numbers."""
     layout, initial, model = algorithm.facts.layout, algorithm.facts.initial, result.uplink["model"]
     assert result.before.n == result.after.n == 1

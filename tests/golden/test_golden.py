@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fedexp.build import make
-from fedexp.config import choices_of, composed
+from fedexp.config.compose import choices_of, composed
 from fedexp.testing import play
 
 FILE = Path(__file__).with_name("golden.json")
@@ -21,7 +21,7 @@ def measure(algo: str) -> dict[str, object]:
     last = engine.records[-1]
     return {
         "terms": {k: round(v, 6) for k, v in last["terms"].items()},
-        "norm": round(sum(float(v.double().square().sum()) for v in engine.saved.state.model.values()), 5),
+        "norm": round(sum(float(v.double().square().sum()) for v in engine.progress.state.model.values()), 5),
         "bytes": last["bytes"],
     }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from fedexp.component import Component
+from fedexp.core.component import Component
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,10 +16,10 @@ from safetensors.torch import load_file
 
 import fedexp
 from fedexp.build import build
-from fedexp.config import run_id, run_path
+from fedexp.client.network import load
+from fedexp.config.compose import run_id, run_path
+from fedexp.core.state import digest
 from fedexp.errors import ConfigError
-from fedexp.network import load
-from fedexp.state import digest
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +47,7 @@ def test_the_result(finished):
 
 def test_a_whole_configuration_gives_the_same_run(finished):
     overrides, result = finished
-    config = fedexp.config.composed(overrides)
+    config = fedexp.config.compose.composed(overrides)
     again = fedexp.run(config)
     assert again.status == "skipped"
     assert again.summary == result.summary
@@ -143,7 +143,7 @@ def test_model_safetensors_is_the_servers_model(finished):
     assert digest({"model": model}) == result.summary["digests"]["model"]
     with safe_open(result.path / "model.safetensors", "pt") as file:
         assert file.metadata() == {"run": result.summary["run"], "title": result.summary["title"]}
-    experiment = build(fedexp.config.composed(overrides))
+    experiment = build(fedexp.config.compose.composed(overrides))
     load(experiment.net, model)
     test = experiment.data.test
     accuracy = (experiment.net.eval()(test.x).argmax(1) == test.y).double().mean().item()
@@ -184,7 +184,7 @@ def test_a_wrong_setting_is_a_config_error_and_leaves_nothing(small, tmp_path):
 def test_a_wrong_configuration_is_refused_as_a_wrong_override_is(small, tmp_path):
     with pytest.raises(ConfigError, match=r"cohort, .* are missing"):
         fedexp.run({"rounds": 3})
-    config = fedexp.config.composed(small())
+    config = fedexp.config.compose.composed(small())
     for group, key, value, why in (
         ("optim", "lr", float("nan"), r"optim\.lr must be a finite number"),
         ("model", "_target_", "os.system", r"model\._target_: 'os\.system' is neither"),
@@ -208,7 +208,7 @@ def test_a_folder_of_ones_own_configurations(small, tmp_path, monkeypatch):
 
 def test_the_same_settings_give_the_same_numbers(small, tmp_path):
     results = [fedexp.run(small("rounds=2", f"out={tmp_path / name}")) for name in ("one", "two")]
-    assert results[0].path.name == results[1].path.name == run_id(fedexp.config.composed(small("rounds=2")))
+    assert results[0].path.name == results[1].path.name == run_id(fedexp.config.compose.composed(small("rounds=2")))
     assert results[0].summary["digests"] == results[1].summary["digests"]
     assert [r["aggregation"] for r in results[0].records] == [r["aggregation"] for r in results[1].records]
     other = fedexp.run(small("rounds=2", "seed=1"))

@@ -16,7 +16,7 @@ import pytest
 from hydra.errors import HydraException
 
 from fedexp import __main__, cli
-from fedexp.config import composed_hydra, explain
+from fedexp.config.compose import composed_hydra, explain
 from fedexp.errors import ConfigError, DataError
 from tests.conftest import SMALL
 from tests.integration.processes import ROOT, Done, ran, started

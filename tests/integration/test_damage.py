@@ -15,12 +15,12 @@ from pathlib import Path
 import pytest
 
 import fedexp
-from fedexp.config import composed, run_path
+from fedexp.config.compose import composed, run_path
+from fedexp.core.seeding import derive
 from fedexp.engine import Engine
 from fedexp.errors import ClientError, FedexpError
-from fedexp.rundir import RunDir
 from fedexp.runs.__main__ import main
-from fedexp.seeding import derive
+from fedexp.runs.directory import RunDir
 from tests.integration.test_resume import diverge_in, numbers
 
 RUN = (

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 import fedexp
-from fedexp.config import composed, run_path
+from fedexp.config.compose import composed, run_path
 from fedexp.errors import CheckpointError, DataError
 from tests.conftest import SMALL
 from tests.integration.test_resume import stopped_at
-from tests.unit.test_data_files import written
+from tests.unit.data.test_files import written
 
 
 @pytest.fixture

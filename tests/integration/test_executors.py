@@ -10,15 +10,15 @@ import pytest
 
 from fedexp.algos.scaffold import Scaffold
 from fedexp.build import make
-from fedexp.component import Component
-from fedexp.config import choices_of, composed
+from fedexp.client.worker import Faults
+from fedexp.config.compose import choices_of, composed
+from fedexp.core.component import Component
 from fedexp.errors import ClientError
 from fedexp.execute.auto import AutoExecutor
 from fedexp.execute.base import Blueprint, SerialExecutor
 from fedexp.execute.processes import ProcessExecutor
-from fedexp.sampler import Mishaps
+from fedexp.server.sampler import ClientDropouts
 from fedexp.testing import CLIENTS, card, executors_agree, play, trial, trial_after
-from fedexp.worker import Faults
 
 
 def blueprint() -> Blueprint:
@@ -63,7 +63,7 @@ def test_faults_and_mishaps_are_the_same_everywhere(pool, tmp_path):
     for name, executor in (("serial", SerialExecutor), ("pool", partial(using, pool))):
         engine = trial(
             {"fails": Fails(), "scaffold": Scaffold()}, tmp_path / name, executor=executor, fraction=1.0,
-            faults=Faults("skip", 3.0), mishaps=Mishaps(2, dropout=0.2, stragglers=0.5, slow=0.5),
+            faults=Faults("skip", 3.0), mishaps=ClientDropouts(2, dropout=0.2, stragglers=0.5, slow=0.5),
         )  # fmt: skip
         engine.run(card(engine))
         rows = [(tmp_path / name / file).read_text() for file in ("clients.csv", "ledger.csv")]
@@ -100,7 +100,7 @@ def test_a_round_is_kept_if_clients_of_the_next_fail_before_it_is_written_down(p
     with pytest.raises(ClientError, match=r"round 2, client .*planned"):
         engine.run(card(engine))
     again = trial({}, tmp_path)
-    assert (again.saved.state.round, [r["round"] for r in again.records]) == (1, [1])
+    assert (again.progress.state.round, [r["round"] for r in again.records]) == (1, [1])
 
 
 @pytest.mark.parametrize("policy", ["raise", "skip"])

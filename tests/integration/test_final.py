@@ -9,10 +9,10 @@ import pytest
 from rich.console import Console
 
 import fedexp
-from fedexp.config import composed, run_path
+from fedexp.client.worker import Worker
+from fedexp.config.compose import composed, run_path
 from fedexp.errors import ClientError
-from fedexp.protocol import Protocol
-from fedexp.worker import Worker
+from fedexp.evaluate.protocols import MapProtocol
 
 ALL = "evaluate.all_clients=true"
 
@@ -65,7 +65,7 @@ def test_the_rounds_are_on_file_before_and_the_same_command_does_the_rest(small,
     trained_rounds.clear()
     console = Console(file=io.StringIO(), width=100)
     with monkeypatch.context() as patch:
-        patch.setattr(Protocol, "conclude", conclude)
+        patch.setattr(MapProtocol, "conclude", conclude)
         with pytest.raises(type(stop)):
             fedexp.run(small(ALL), console=console)
     assert trained_rounds == expected
@@ -89,7 +89,7 @@ def test_another_way_out_is_the_same_run(small, monkeypatch, trained_rounds):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(Protocol, "conclude", conclude)
+        patch.setattr(MapProtocol, "conclude", conclude)
         with pytest.raises(KeyboardInterrupt):
             fedexp.run(small(ALL))
     before = trained_rounds[:]
@@ -159,7 +159,7 @@ def test_the_last_pass_is_seen(small):
 
 def test_the_cohorts_can_be_held_while_the_seed_changes(small):
     def cohorts(*more: str) -> list[tuple[str, str]]:
-        from fedexp.rundir import RunDir
+        from fedexp.runs.directory import RunDir
 
         rows = RunDir(fedexp.run(small(*more)).path).rows("clients.csv")
         return [(row["round"], row["client"]) for row in rows]

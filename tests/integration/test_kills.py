@@ -19,16 +19,16 @@ from pathlib import Path
 import pytest
 
 import fedexp
-from fedexp.component import Component
-from fedexp.config import composed, run_path
+from fedexp.client.worker import Faults
+from fedexp.config.compose import composed, run_path
+from fedexp.core.component import Component
+from fedexp.core.seeding import derive
 from fedexp.display import SilentDisplay
 from fedexp.errors import ClientError
 from fedexp.execute.base import Blueprint
 from fedexp.execute.processes import ProcessExecutor
-from fedexp.rundir import RunDir
-from fedexp.seeding import derive
+from fedexp.runs.directory import RunDir
 from fedexp.testing import CLIENTS, card, executors_agree, play, trial, trial_after
-from fedexp.worker import Faults
 from tests.integration.processes import ran, started
 from tests.integration.test_resume import held_by, numbers
 

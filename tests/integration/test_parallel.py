@@ -13,8 +13,8 @@ import sys
 
 import pytest
 
-from fedexp.config import composed, run_path
-from fedexp.rundir import RunDir
+from fedexp.config.compose import composed, run_path
+from fedexp.runs.directory import RunDir
 from tests.conftest import SMALL
 from tests.integration.processes import ROOT, ran, started
 
@@ -28,7 +28,7 @@ def test_joblib_divides_the_machine_and_a_failed_job_stops_no_other(tmp_path):
     pytest.importorskip("hydra_plugins.hydra_joblib_launcher")
     command = [
         *("-m", "hydra/launcher=joblib", *SMALL, "cohort.clients=3000,6,7,8,9", "rounds=1"),
-        *("executor._target_=tests.integration.looking.LookingExecutor", f"out={tmp_path}", "name=mine"),
+        *("executor._target_=tests.integration.recording_executor.LookingExecutor", f"out={tmp_path}", "name=mine"),
     ]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "FEDEXP_CORES": "2", "CUDA_VISIBLE_DEVICES": "4,7"}
     done = subprocess.run(

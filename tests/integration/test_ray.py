@@ -16,15 +16,15 @@ import pytest
 
 from fedexp.api import run
 from fedexp.build import make
-from fedexp.config import choices_of, composed, run_path
+from fedexp.client.loops import FabricLoop
+from fedexp.client.optim import Sgd
+from fedexp.client.worker import Faults
+from fedexp.config.compose import choices_of, composed, run_path
 from fedexp.errors import ClientError, ConfigError, FedexpError
 from fedexp.execute.base import Blueprint, SerialExecutor
 from fedexp.execute.ray import QUIETLY, RayExecutor
-from fedexp.loops import FabricLoop
-from fedexp.optim import Sgd
-from fedexp.rundir import RunDir
+from fedexp.runs.directory import RunDir
 from fedexp.testing import executors_agree, trial_after
-from fedexp.worker import Faults
 from tests.conftest import SMALL
 from tests.integration.processes import ROOT
 

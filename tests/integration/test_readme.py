@@ -17,7 +17,7 @@ from uuid import uuid4
 import pytest
 
 import fedexp
-from fedexp.config import composed_hydra
+from fedexp.config.compose import composed_hydra
 from tests.conftest import SMALL
 
 ROOT = Path(__file__).parents[2]
@@ -126,7 +126,7 @@ def test_commands_of_the_readme_for_two_machines(tmp_path):
 
 def free_port() -> str:
     with closing(socket.socket()) as probe:
-        probe.bind(("127.0.0.1", 0))
+        probe.for_component(("127.0.0.1", 0))
         return str(probe.getsockname()[1])
 
 
@@ -180,8 +180,9 @@ def test_example_method_of_the_readme_passes_the_battery():
 
     code = next(c for c in PYTHON if "class Prox" in c)
     header = (
-        "from dataclasses import dataclass\nfrom fedexp.component import Component\n"
-        "from fedexp.contexts import Step\nfrom fedexp.ranges import NotNegative\nfrom fedexp.state import Tree\n"
+        "from dataclasses import dataclass\nfrom fedexp.core.component import Component\n"
+        "from fedexp.core.ranges import NotNegative\nfrom fedexp.core.state import Tree\n"
+        "from fedexp.core.views import Step\n"
     )
     names: dict[str, type] = {"__name__": "readme_example"}
     module = type(sys)("readme_example")

@@ -14,12 +14,12 @@ import pytest
 from safetensors.torch import load_file
 
 import fedexp
-from fedexp.client import Turn
-from fedexp.config import composed, run_path
+from fedexp.client.module import Turn
+from fedexp.config.compose import composed, run_path
+from fedexp.core.seeding import derive
+from fedexp.core.state import digest
 from fedexp.errors import CheckpointError, ClientError, DiskError
-from fedexp.rundir import RunDir
-from fedexp.seeding import derive
-from fedexp.state import digest
+from fedexp.runs.directory import RunDir
 from tests.integration.processes import ran, started
 
 # State of every kind: a server slot, client slots, two phases. The default loop: a Lightning Trainer.
@@ -248,7 +248,7 @@ def test_another_partition_under_the_same_name_is_refused(tmp_path, monkeypatch)
     """The data on disk may have changed while the settings have not."""
     command = [*SHORT, f"out={tmp_path}"]
     stopped_at(command, 3)
-    monkeypatch.setattr("fedexp.plan.digest", lambda splits: "other")
+    monkeypatch.setattr("fedexp.runs.plan.digest", lambda splits: "other")
     with pytest.raises(CheckpointError, match="another version or plan"):
         fedexp.run(command)
 

@@ -10,8 +10,8 @@ import signal
 import pytest
 
 from fedexp import cli
-from fedexp.rundir import RunDir
 from fedexp.runs.__main__ import main as runs
+from fedexp.runs.directory import RunDir
 from tests.conftest import SMALL
 from tests.integration.processes import Done, ran, started
 

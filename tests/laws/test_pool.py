@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from fedexp.errors import FedexpError
 from fedexp.execute.base import quiet
-from fedexp.execute.pool import AHEAD, LANES, LIVES, Gone, Hand, Pool
-from fedexp.execute.shared import Arena, Parcel
-from fedexp.execute.task import Answer, Task
-from fedexp.reduce import Fold, Mean
+from fedexp.execute.pool import AHEAD, LANES, LIVES, Gone, Pool, WorkerHandle
+from fedexp.execute.shared_memory import SharedBuffer, TensorPickle
+from fedexp.execute.task import Task, TaskResult
+from fedexp.server.aggregate import Fold, Mean
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Square(Task):
 
     def by(self, worker, broadcast):
         mean = Mean("sum", {"w": torch.full((3,), float(self.index**2))}, 1)
-        return Answer(self.index, fold=Fold({"u": mean}, {}))
+        return TaskResult(self.index, fold=Fold({"u": mean}, {}))
 
 
 BAD = LookupError("planned")
@@ -34,19 +34,19 @@ class Bad(Square):
     """Cannot be done."""
 
 
-class Paper(Hand):
+class Paper(WorkerHandle):
     """Answers what it is told to answer, in lanes whose memory is used again."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
-        self.arenas = {lane: Arena(1000) for lane in LANES}
-        self.gone = self.greeted = False
+        self.arenas = {lane: SharedBuffer(1000) for lane in LANES}
+        self.gone = self.synced = False
 
     def give(self, lane, task):
         if self.gone:
             raise Gone
         assert self.ready
-        assert self.greeted
+        assert self.synced
         assert len(self.tasks) <= AHEAD
         assert lane not in [arrival.lane for arrival in self.held]
 
@@ -60,7 +60,7 @@ class Paper(Hand):
         if isinstance(task, Bad):
             return lane, (BAD, [], self.arenas[lane])
         answer = task.by(None, {})
-        parcel = Parcel(answer.fold.means, replace(answer, fold=replace(answer.fold, means={})))
+        parcel = TensorPickle(answer.fold.means, replace(answer, fold=replace(answer.fold, means={})))
         parcel.fill(self.arenas[lane])
         return lane, (0.0, parcel.parts, self.arenas[lane])
 
@@ -78,19 +78,19 @@ class Desk(Pool[Paper]):
         super().__init__(workers, 1, quiet)
         self._draw = draw
         self.lost = 0
-        self.hands = [self.hire(n) for n in range(workers)]
+        self.hands = [self.start_worker(n) for n in range(workers)]
 
-    def hire(self, number):
+    def start_worker(self, number):
         hand = Paper(number)
         hand.ready = self._draw is None or self._draw(st.booleans())
         return hand
 
     def announce(self, broadcast): ...
 
-    def greet(self, hand):
+    def sync(self, hand):
         if hand.gone:
             raise Gone
-        hand.greeted = hand.ready
+        hand.synced = hand.ready
 
     def wait(self, *, patient=True):
         busy = [h for h in self.hands if h.tasks or not h.ready]
@@ -140,7 +140,7 @@ class Halved(Desk):
         self._lost = lost
         super().__init__(2, None)
 
-    def hire(self, number):
+    def start_worker(self, number):
         hand = Paper(number)
         hand.ready = number == 0
         return hand

@@ -11,9 +11,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedexp.reduce import BLOCKS, LAST, LEAST, Fold, Mean, blocks, is_finite
-from fedexp.server import cohort_weights
-from fedexp.state import add, digest, scale, zeros_like
+from fedexp.core.state import add, digest, scale, zeros_like
+from fedexp.server.aggregate import BLOCKS, LAST, LEAST, Fold, Mean, blocks, is_finite
+from fedexp.server.update import cohort_weights
 from tests.laws.strategies import small, uploads
 
 

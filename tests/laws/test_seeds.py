@@ -6,10 +6,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedexp.core.seeding import derive, numpy_rng, torch_rng
 from fedexp.data.federated import Batches, batch_sizes
 from fedexp.data.source import Samples
-from fedexp.sampler import UniformSampler, cohort_size
-from fedexp.seeding import derive, numpy_rng, torch_rng
+from fedexp.server.sampler import UniformSampler, cohort_size
 
 steps = st.one_of(st.integers(-5, 10**6), st.text("abcdefgh_0123456789", max_size=6))
 paths = st.lists(steps, max_size=5).map(tuple)

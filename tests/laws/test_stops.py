@@ -9,10 +9,10 @@ import sys
 
 import pytest
 
-from fedexp import stop
 from fedexp.algos.scaffold import Scaffold
+from fedexp.core.seeding import derive
 from fedexp.engine import Every
-from fedexp.seeding import derive
+from fedexp.system import signals
 from fedexp.testing import card, trial
 
 BOOKS = tuple(f"fedexp/{name}.py" for name in ("engine", "store", "checkpoint", "rundir", "shelf", "ledger"))
@@ -37,7 +37,7 @@ class Signal:
         engine._play = watched
         sys.settrace(self._enter)
         try:
-            with stop.heeding():
+            with signals.raise_on_signal():
                 engine.run(card(engine))
         finally:
             sys.settrace(None)
@@ -55,7 +55,7 @@ class Signal:
 
 @pytest.fixture
 def handlers():
-    before = {number: signal.getsignal(number) for number in stop.SIGNALS}
+    before = {number: signal.getsignal(number) for number in signals.SIGNALS}
     yield lambda: [signal.signal(number, handler) for number, handler in before.items()]
     for number, handler in before.items():
         signal.signal(number, handler)
@@ -74,11 +74,11 @@ def test_stopped_anywhere_it_ends_with_the_same_numbers(tmp_path, hold, handlers
     critical = [p for p in points if counting.lines[p - 1] in ("_keep", "commit")]
     drawn = random.Random(derive(0, "stops")).sample(points, POINTS)  # noqa: S311
     for point in {*critical[: len(critical) // 2], *drawn}:  # of the first of two rounds
-        with pytest.raises(stop.Stopped):
+        with pytest.raises(signals.Stopped):
             Signal(point).run(begun(f"at{point}"))
         handlers()
         again = begun(f"at{point}")
-        assert again.saved.state.round >= 1
+        assert again.progress.state.round >= 1
         again.run(card(again))
         assert again.digests() == quiet.digests(), point
         assert [r["round"] for r in again.records] == list(range(1, ROUNDS + 1))

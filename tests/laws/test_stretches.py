@@ -7,12 +7,12 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedexp.evaluate import Stretches
+from fedexp.evaluate.tester import BatchSpans
 
 
 @given(st.integers(1, 5000), st.integers(1, 1200), st.integers(1, 40))
 def test_stretches_cover_everything_once_in_whole_batches_about_equally(samples, batch, parts):
-    cut = Stretches(samples, batch)(parts)
+    cut = BatchSpans(samples, batch)(parts)
     batches = -(-samples // batch)
     assert cut[0][0] == 0
     assert cut[-1][1] == samples
@@ -26,7 +26,7 @@ def test_stretches_cover_everything_once_in_whole_batches_about_equally(samples,
 @given(st.integers(1, 5000), st.integers(1, 1200), st.integers(1, 40))
 def test_the_batches_are_the_same_for_any_number_of_workers(samples, batch, parts):
     def batches(n):
-        cut = Stretches(samples, batch)(n)
+        cut = BatchSpans(samples, batch)(n)
         return [(i, min(i + batch, end)) for begin, end in cut for i in range(begin, end, batch)]
 
     assert batches(parts) == batches(1)

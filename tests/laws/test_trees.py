@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedexp.state import (
+from fedexp.core.state import (
     Layout,
     add,
     axpy,

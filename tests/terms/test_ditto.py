@@ -8,9 +8,9 @@ import torch
 import torch.nn.functional as F
 
 from fedexp.algos.ditto import Ditto
-from fedexp.network import load, tensors
-from fedexp.optim import Sgd
-from fedexp.state import digest
+from fedexp.client.network import load, tensors
+from fedexp.client.optim import Sgd
+from fedexp.core.state import digest
 from fedexp.testing import play, tiny_net
 from tests.helpers import array, batches_of, jobs_of, opened, round_of, work
 
@@ -18,7 +18,7 @@ from tests.helpers import array, batches_of, jobs_of, opened, round_of, work
 @pytest.mark.parametrize("weight", [0.0, 0.1, 2.0])
 def test_uploaded_stream_is_fedavg(weight):
     ours, plain = play({"ditto": Ditto(weight=weight)}, norm=True), play({}, norm=True)
-    assert digest({"": ours.saved.state.model}) == digest({"": plain.saved.state.model})
+    assert digest({"": ours.progress.state.model}) == digest({"": plain.progress.state.model})
 
 
 @pytest.mark.parametrize("weight", [0.0, 0.7])
@@ -51,7 +51,7 @@ def test_personal_stream_begins_at_the_initial_model_and_has_its_own_epochs():
     sgd = Sgd(lr=1e-12, momentum=0.0, weight_decay=0.0)
     with opened({"ditto": Ditto(weight=0.0, epochs=3)}, optimizer=Sgd(lr=0.3)) as engine:
         round_of(engine)
-        new = next(c for c in range(5) if not engine.saved.store.get(c))
+        new = next(c for c in range(5) if not engine.progress.store.get(c))
         engine.executor._worker._optimizer = sgd
         (job,) = jobs_of(engine, [new])
         assert len(batches_of(engine, job, "ditto")) == 3 * len(batches_of(engine, job, "local")) // 2
@@ -64,10 +64,10 @@ def test_personal_stream_begins_at_the_initial_model_and_has_its_own_epochs():
 def test_test_uses_the_personal_model():
     with opened({"ditto": Ditto()}) as engine:
         round_of(engine)
-        client = next(c for c in range(5) if engine.saved.store.get(c))
+        client = next(c for c in range(5) if engine.progress.store.get(c))
         (job,) = jobs_of(engine, [client])
         score = engine.executor._worker.test_client(job)
-    personal = engine.saved.store.get(client)["ditto.model"]
+    personal = engine.progress.store.get(client)["ditto.model"]
     net = tiny_net()
     load(net, personal)
     held = engine.executor._worker.data.own_test(client)

@@ -9,9 +9,9 @@ import torch.nn.functional as F
 
 from fedexp.algos.fedgela import EquiangularHead, LocalAdaptation, frame
 from fedexp.algos.inherited import InheritedPrivateModel
+from fedexp.client.network import load
+from fedexp.client.optim import Sgd
 from fedexp.errors import ConfigError, PlanError
-from fedexp.network import load
-from fedexp.optim import Sgd
 from fedexp.testing import CLASSES, play, tiny_net, trial_after
 from tests.helpers import Recorder, array, jobs_of, opened, played, round_of, step, tiny, work
 
@@ -63,8 +63,8 @@ def logits(h, m, *, counts=None, la=None, phase="local", slots=None, etf=None):
     y = torch.zeros(len(h), dtype=torch.int64)
     views = {"etf": {"frame": {"value": m}}, "la": slots or {}}
     turn = step(h, y, counts=counts, slots=views, phase=phase, n_classes=len(m))
-    z = (etf or EquiangularHead(energy=900.0, feature_energy=4.0)).head(h, turn.bind("etf"))
-    return z if la is None else la.logits(z, turn.bind("la"))
+    z = (etf or EquiangularHead(energy=900.0, feature_energy=4.0)).head(h, turn.for_component("etf"))
+    return z if la is None else la.logits(z, turn.for_component("la"))
 
 
 def test_logits_written_out():
@@ -111,7 +111,7 @@ def test_quantities_have_mean_one_over_the_federation(quantity, q):
     phi = []
     for k, row in enumerate(counts):
         turn = step(ones, torch.zeros(1, dtype=torch.int64), counts=row.tolist(), slots={"la": {"norms": norms}})
-        phi.append(array(LocalAdaptation(quantity=quantity).logits(ones, turn.bind("la")))[0])
+        phi.append(array(LocalAdaptation(quantity=quantity).logits(ones, turn.for_component("la")))[0])
         np.testing.assert_allclose(phi[-1], q(x[k]) / array(norms["value"]), rtol=1e-5)
     np.testing.assert_allclose((p[:, None] * np.array(phi)).sum(0), 1, rtol=1e-5)
 

@@ -10,8 +10,8 @@ from fedexp.algos import fedmr
 from fedexp.algos.fedmr import ManifoldReshape, correlation, margin
 from fedexp.algos.fedrs import RestrictedSoftmax
 from fedexp.algos.prototypes import ClassMeans
+from fedexp.core.state import digest
 from fedexp.errors import PlanError
-from fedexp.state import digest
 from fedexp.testing import play, trial_after
 from tests.helpers import array, played, step, tiny
 
@@ -218,7 +218,7 @@ def test_without_a_margin_prototypes_may_be_left_out():
     assert "~algo.means" in mr.note()
     engine = play({"mr": mr}, rounds=2)
     with_means = play({"means": ClassMeans(), "mr": mr}, rounds=2)
-    assert digest({"": engine.saved.state.model}) == digest({"": with_means.saved.state.model})
+    assert digest({"": engine.progress.state.model}) == digest({"": with_means.progress.state.model})
     assert engine.ledger.up < with_means.ledger.up
     with pytest.raises(PlanError, match="needs 'means'"):
         trial_after({"mr": ManifoldReshape()}, rounds=0)

@@ -11,10 +11,10 @@ from fedexp.algos.alternate import Alternate
 from fedexp.algos.fedrema import RelativityHeads, mixed, most_relevant
 from fedexp.algos.prototypes import Align, ClassMeans
 from fedexp.algos.scaffold import Scaffold
+from fedexp.client.optim import Sgd
+from fedexp.core.seeding import torch_rng
+from fedexp.core.state import digest
 from fedexp.errors import PlanError
-from fedexp.optim import Sgd
-from fedexp.seeding import torch_rng
-from fedexp.state import digest
 from fedexp.testing import CLIENTS, play, trial_after
 from tests.helpers import Recorder, array, jobs_of, opened, played, round_of, served, tiny, work
 
@@ -35,7 +35,7 @@ def matrix(row, own):
 
 def uplinks(engine, cohort, seed=0, spread=3.0):
     rng = torch.Generator().manual_seed(seed)
-    state, travelling = engine.saved.state, engine.algorithm.travelling
+    state, travelling = engine.progress.state, engine.algorithm.travelling
     out = {}
     for client in cohort:
         noisy = {k: v + spread * torch.randn(v.shape, generator=rng) for k, v in state.model.items()}
@@ -120,7 +120,7 @@ def test_a_round_written_out(peers):
     assert float(new.slots["heads.period"]["largest"]) == pytest.approx(np.mean(gaps), rel=1e-4)
     body = sum(w * array(sent[c]["model"]["features.1.weight"]) for w, c in zip(n, cohort, strict=True)) / n.sum()
     np.testing.assert_allclose(array(new.model["features.1.weight"]), body, rtol=1e-4, atol=1e-5)
-    assert torch.equal(new.model["classifier.weight"], engine.saved.state.model["classifier.weight"])
+    assert torch.equal(new.model["classifier.weight"], engine.progress.state.model["classifier.weight"])
 
 
 def test_relativity_is_symmetric_with_ones_and_alike_heads_are_alike():
@@ -176,7 +176,7 @@ def period(monkeypatch, gaps, delta, cohort=(0, 1, 2)):
     given = iter(gaps)
     chosen = torch.tensor([[1.0, 1, 0], [0, 1, 1], [0, 1, 1]])
     monkeypatch.setattr(fedrema, "most_relevant", lambda s: (chosen, torch.tensor(next(given))))
-    states, sent = [engine.saved.state], []
+    states, sent = [engine.progress.state], []
     for t in range(len(gaps)):
         sent.append(uplinks(engine, cohort, seed=t))
         states.append(served(components, sent[-1], engine=engine, state=states[-1]))
@@ -245,7 +245,7 @@ def test_fewer_than_three_uploads_keep_their_own():
     for cohort in ([2], [1, 3]):
         sent = uplinks(engine, cohort)
         new = served(HEADS, sent, engine=engine)
-        assert digest(new.slots) == digest(engine.saved.state.slots)
+        assert digest(new.slots) == digest(engine.progress.state.slots)
         for c in cohort:
             assert torch.equal(
                 new.mailboxes["heads.head"][c]["classifier.weight"], sent[c]["heads.head"]["classifier.weight"]
@@ -287,7 +287,7 @@ def test_the_trained_head_is_sent_and_not_with_the_model():
 
 def test_the_personal_model_is_shared_features_and_own_head(tmp_path):
     engine = played(tmp_path, "algo=fedrema", "evaluate.protocol=fedrema", "rounds=2")
-    worker, state = engine.executor._worker, engine.saved.state
+    worker, state = engine.executor._worker, engine.progress.state
     net = worker.net
     scores = []
     for client in engine.sampler(1):
@@ -373,7 +373,7 @@ def test_control_variates_correct_the_shared_part(extra):
     with opened({**HEADS, **extra, "scaffold": Scaffold()}, rounds=3) as engine:
         for _ in range(3):
             c = round_of(engine).slots["scaffold.c"]
-            controls = [engine.saved.store.get(k).get("scaffold.ck") for k in range(CLIENTS)]
+            controls = [engine.progress.store.get(k).get("scaffold.ck") for k in range(CLIENTS)]
             for name, value in c.items():
                 assert name.startswith("features")
                 mean = sum(array(k[name]) for k in controls if k is not None) / CLIENTS

@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 
 from fedexp.algos.fedrs import ClassWeightedAggregation, GaussianNoise, RestrictedSoftmax
+from fedexp.core.state import digest, global_norm, sub
 from fedexp.errors import PlanError
-from fedexp.state import digest, global_norm, sub
 from fedexp.testing import play, trial_after
 from tests.helpers import Recorder, array, info, jobs_of, local_round, opened, round_of, served, step
 
@@ -45,7 +45,7 @@ def test_alpha_zero_gives_missing_rows_exactly_no_gradient():
 
 
 def test_alpha_zero_moves_missing_rows_by_weight_decay_only():
-    from fedexp.optim import Sgd
+    from fedexp.client.optim import Sgd
 
     recorder = Recorder()
     with opened({"rs": RestrictedSoftmax(alpha=0.0), "r": recorder}, optimizer=Sgd(weight_decay=0.0)) as engine:
@@ -103,7 +103,7 @@ def test_the_test_uses_plain_logits():
 # ---------------------------------------------------------------- class-weighted rows
 def uplinks(engine, counts, seed=0):
     rng = torch.Generator().manual_seed(seed)
-    model = {k: v for k, v in engine.saved.state.model.items() if k in engine.algorithm.travelling}
+    model = {k: v for k, v in engine.progress.state.model.items() if k in engine.algorithm.travelling}
     return {
         c: {
             "model": {k: v + torch.randn(v.shape, generator=rng) for k, v in model.items()},
@@ -121,7 +121,7 @@ def test_rows_are_averaged_by_who_owns_the_class(smoothing):
     components = {"rows": ClassWeightedAggregation(smoothing=smoothing)}
     engine = trial_after(components, rounds=0)
     sent = uplinks(engine, TABLE)
-    old = engine.saved.state.model["classifier.weight"]
+    old = engine.progress.state.model["classifier.weight"]
     new = served(components, sent, engine=engine).model
     mass = np.array(list(TABLE.values()), dtype=float) + smoothing
     heads = np.stack([array(m["model"]["classifier.weight"]) for m in sent.values()])

@@ -11,8 +11,8 @@ import torch
 from fedexp.algos.fedrs import RestrictedSoftmax
 from fedexp.algos.inherited import InheritedPrivateModel
 from fedexp.algos.scaffold import Scaffold
-from fedexp.optim import Sgd
-from fedexp.state import digest
+from fedexp.client.optim import Sgd
+from fedexp.core.state import digest
 from fedexp.testing import play
 from tests.helpers import Recorder, array, opened, played, round_of, work
 
@@ -58,12 +58,12 @@ def test_private_model_over_rounds(hpm):
         assert expected == 3
         seen, kept = {}, {}
         for _ in range(5):
-            before = {c: engine.saved.store.get(c).get("hpm.model") for c in range(5)}
+            before = {c: engine.progress.store.get(c).get("hpm.model") for c in range(5)}
             recorder.rounds.clear()
             round_of(engine)
             trained = {r.client: r.ends[hpm.during[0]] for r in recorder.rounds}
             for client in range(5):
-                now = engine.saved.store.get(client).get("hpm.model")
+                now = engine.progress.store.get(client).get("hpm.model")
                 if client not in trained:
                     assert now is before[client]
                     continue
@@ -105,7 +105,7 @@ def test_the_term_is_a_correction_of_the_cross_entropy():
     looking = type("Looking", (Looking,), {"needs": ("hpm",)})(during=("local",))
     one_step = {"epochs": 0.01, "fraction": 1.0, "optimizer": Sgd(lr=0.5)}
     with opened({"hpm": replace(PHP, weight=0.3), "r": looking}, **one_step) as engine:
-        engine.saved.store.put(0, work(engine, 0).private)
+        engine.progress.store.put(0, work(engine, 0).private)
         seen.clear()
         result = work(engine, 0)
     ce, z, g = seen[0]
@@ -119,7 +119,7 @@ def test_view_is_the_private_model_once_there_is_one():
         algorithm = engine.algorithm
         views = algorithm.views({"hpm.model": {"w": torch.ones(1)}, "hpm.seen": {"value": torch.tensor(0.0)}})
         later = algorithm.views({"hpm.model": {"w": torch.ones(1)}, "hpm.seen": {"value": torch.tensor(1.0)}})
-        from fedexp.contexts import View
+        from fedexp.core.views import View
 
         plain = {"w": torch.zeros(1)}
         assert algorithm.compose(plain, View(views, None, algorithm.facts), "view") is plain
@@ -147,10 +147,10 @@ def test_map_without_its_ideas_is_fedavg_in_two_halves(client, epochs):
 def test_map_server_is_fedavg_with_half_the_steps():
     """Over several rounds, with transfer at work in the private half."""
     neutral = {"rs": replace(RS, alpha=1.0), "hpm": replace(MAP, weight=0.0)}
-    fedavg = play({}, epochs=1, rounds=4).saved.state.model
-    assert same(play(neutral, epochs=2, rounds=4).saved.state.model, fedavg)
+    fedavg = play({}, epochs=1, rounds=4).progress.state.model
+    assert same(play(neutral, epochs=2, rounds=4).progress.state.model, fedavg)
     taught = {"rs": replace(RS, alpha=1.0), "hpm": replace(MAP, weight=0.5)}
-    assert same(play(taught, epochs=2, rounds=4).saved.state.model, fedavg)
+    assert same(play(taught, epochs=2, rounds=4).progress.state.model, fedavg)
 
 
 def test_fresh_optimizer_forgets_the_momentum_at_the_switch():
@@ -166,10 +166,10 @@ def test_scamap_server_is_scaffold_rs_with_half_the_steps():
     """Control variates and restricted softmax act on the uploaded half alone."""
     scamap = play({"rs": RS, "hpm": replace(MAP, weight=0.5), "scaffold": Scaffold()}, epochs=2, rounds=4)
     scars = play({"rs": RS, "scaffold": Scaffold()}, epochs=1, rounds=4)
-    assert same(scamap.saved.state.model, scars.saved.state.model)
-    assert same(scamap.saved.state.slots["scaffold.c"], scars.saved.state.slots["scaffold.c"])
+    assert same(scamap.progress.state.model, scars.progress.state.model)
+    assert same(scamap.progress.state.slots["scaffold.c"], scars.progress.state.slots["scaffold.c"])
     for client in range(5):
-        mine, theirs = (e.saved.store.get(client).get("scaffold.ck") for e in (scamap, scars))
+        mine, theirs = (e.progress.store.get(client).get("scaffold.ck") for e in (scamap, scars))
         assert (mine is None) == (theirs is None)
         assert mine is None or same(mine, theirs)
 

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from fedexp.algos.prototypes import Align, ClassMeans, class_sums
+from fedexp.client.network import load
+from fedexp.core.state import digest
 from fedexp.errors import PlanError
-from fedexp.network import load
-from fedexp.state import digest
 from fedexp.testing import CLASSES, CLIENTS, play, tiny_net, trial_after
 from tests.helpers import Recorder, array, jobs_of, opened, round_of, served, step, work
 
@@ -48,7 +48,7 @@ def test_prototypes_written_out_over_rounds(by):
 def test_a_class_that_nobody_submits_keeps_its_prototype():
     components = {"means": ClassMeans()}
     engine = trial_after(components, rounds=0)
-    model = {k: v for k, v in engine.saved.state.model.items() if k in engine.algorithm.travelling}
+    model = {k: v for k, v in engine.progress.state.model.items() if k in engine.algorithm.travelling}
 
     def upload(weight):
         weight = torch.tensor(weight, dtype=torch.float32)
@@ -74,7 +74,7 @@ def test_a_fixed_share_of_clients_submits(submit, expected):
             round_of(engine)
     assert sets[0] == sets[1]
     assert len(sets[0]) == expected
-    assert bool(engine.saved.state.slots["means.means"]["known"].any()) == (expected > 0)
+    assert bool(engine.progress.state.slots["means.means"]["known"].any()) == (expected > 0)
 
 
 def test_sums_over_several_chunks():
@@ -110,9 +110,9 @@ def test_no_prototype_no_alignment():
     assert Align(weight=0.0).loss(step(h, y, slots=slots(torch.zeros(4, 2), [1, 1, 1, 1]))) is None
     engine = play({"means": ClassMeans(by="clients"), "align": Align()}, rounds=1)
     plain = play({}, rounds=1)
-    assert digest({"": engine.saved.state.model}) == digest({"": plain.saved.state.model})
+    assert digest({"": engine.progress.state.model}) == digest({"": plain.progress.state.model})
     later = play({"means": ClassMeans(by="clients"), "align": Align()}, rounds=2)
-    assert digest({"": later.saved.state.model}) != digest({"": play({}, rounds=2).saved.state.model})
+    assert digest({"": later.progress.state.model}) != digest({"": play({}, rounds=2).progress.state.model})
 
 
 def test_alignment_needs_prototypes():

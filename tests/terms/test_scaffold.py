@@ -9,10 +9,10 @@ import torch.nn.functional as F
 
 from fedexp.algos.fedrs import RestrictedSoftmax
 from fedexp.algos.scaffold import Scaffold
+from fedexp.client.network import load, tensors
+from fedexp.client.optim import Sgd
+from fedexp.core.state import digest
 from fedexp.errors import PlanError
-from fedexp.network import load, tensors
-from fedexp.optim import Sgd
-from fedexp.state import digest
 from fedexp.testing import CLIENTS, play, tiny_net, trial_after
 from tests.helpers import array, batches_of, jobs_of, opened, round_of, work
 
@@ -21,8 +21,8 @@ LR, DECAY = 0.1, 1e-3
 
 def mean_control(engine):
     names = engine.algorithm.facts.layout.shared
-    controls = [engine.saved.store.get(c).get("scaffold.ck") for c in range(CLIENTS)]
-    shapes = engine.saved.state.model
+    controls = [engine.progress.store.get(c).get("scaffold.ck") for c in range(CLIENTS)]
+    shapes = engine.progress.state.model
     return {n: np.mean([np.zeros(shapes[n].shape) if k is None else array(k[n]) for k in controls], 0) for n in names}
 
 
@@ -47,8 +47,8 @@ def test_the_public_codes_full_step_breaks_that_law():
 def test_first_round_is_fedavg_without_momentum():
     ours = play({"scaffold": Scaffold()}, rounds=1, optimizer=Sgd(lr=LR, momentum=0.9))
     plain = play({}, rounds=1, optimizer=Sgd(lr=LR, momentum=0.0))
-    assert digest({"": ours.saved.state.model}) == digest({"": plain.saved.state.model})
-    second = [play(c, rounds=2).saved.state.model for c in ({"scaffold": Scaffold()}, {})]
+    assert digest({"": ours.progress.state.model}) == digest({"": plain.progress.state.model})
+    second = [play(c, rounds=2).progress.state.model for c in ({"scaffold": Scaffold()}, {})]
     assert digest({"": second[0]}) != digest({"": second[1]})
 
 
@@ -62,7 +62,7 @@ def test_a_client_written_out(momentum):
         (job,) = jobs_of(engine, [1])
         batches = batches_of(engine, job, "local")
         result = work(engine, 1)
-        state = engine.saved.state
+        state = engine.progress.state
     net = tiny_net()
     load(net, state.model)
     c, ck = state.slots["scaffold.c"], job.private["scaffold.ck"]
@@ -99,7 +99,7 @@ def test_the_control_is_the_mean_gradient_without_drift():
 
 
 def test_server_lr_scales_the_servers_step():
-    one, half = (play({"scaffold": Scaffold(server_lr=s)}, rounds=1).saved.state.model for s in (1.0, 0.5))
+    one, half = (play({"scaffold": Scaffold(server_lr=s)}, rounds=1).progress.state.model for s in (1.0, 0.5))
     start = tensors(tiny_net())
     for n, w in start.items():
         np.testing.assert_allclose(array(half[n] - w), 0.5 * array(one[n] - w), rtol=1e-3, atol=1e-6)
@@ -107,7 +107,7 @@ def test_server_lr_scales_the_servers_step():
 
 def test_running_statistics_have_no_control():
     engine = play({"scaffold": Scaffold()}, norm=True, rounds=2)
-    assert set(engine.saved.state.slots["scaffold.c"]) == set(engine.algorithm.facts.layout.parameters)
+    assert set(engine.progress.state.slots["scaffold.c"]) == set(engine.algorithm.facts.layout.parameters)
 
 
 def test_only_the_named_phase_loses_its_momentum():
@@ -121,4 +121,4 @@ def test_only_the_named_phase_loses_its_momentum():
 
 def test_restricted_softmax_composes():
     both = play({"rs": RestrictedSoftmax(alpha=0.5), "scaffold": Scaffold()})
-    assert digest({"": both.saved.state.model}) != digest({"": play({"scaffold": Scaffold()}).saved.state.model})
+    assert digest({"": both.progress.state.model}) != digest({"": play({"scaffold": Scaffold()}).progress.state.model})

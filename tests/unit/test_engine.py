@@ -8,13 +8,13 @@ from itertools import groupby
 
 import pytest
 
-from fedexp.component import Component
+from fedexp.core.component import Component
+from fedexp.core.state import Message, Slot, number
 from fedexp.engine import Every
 from fedexp.errors import CheckpointError
+from fedexp.evaluate.protocols import FedRemaProtocol, MapProtocol
 from fedexp.execute.base import SerialExecutor
-from fedexp.execute.task import Answer, Task
-from fedexp.protocol import FedRemaProtocol, Protocol
-from fedexp.state import Message, Slot, number
+from fedexp.execute.task import Task, TaskResult
 from fedexp.testing import card, trial
 
 ROUND, TEST, PERSONAL = "Train", "MeasureServer", "Measure"
@@ -30,7 +30,7 @@ class Noting(SerialExecutor):
         self.asked: list[list[str]] = []
         self.received: list[set[str]] = []
 
-    def map(self, tasks: Iterable[Task], broadcast: Message) -> Iterator[Answer]:
+    def map(self, tasks: Iterable[Task], broadcast: Message) -> Iterator[TaskResult]:
         def noted() -> Iterator[Task]:
             kinds: list[str] = []
             self.asked.append(kinds)
@@ -50,8 +50,8 @@ class Noting(SerialExecutor):
 @pytest.mark.parametrize(
     ("protocol", "every", "order"),
     [
-        (Protocol(), 1, [[ROUND], [TEST, ROUND], [TEST, ROUND], [TEST, ROUND], [TEST, ROUND], [TEST]]),
-        (Protocol(), 2, [[ROUND], [ROUND], [TEST, ROUND], [ROUND], [TEST, ROUND], [TEST]]),
+        (MapProtocol(), 1, [[ROUND], [TEST, ROUND], [TEST, ROUND], [TEST, ROUND], [TEST, ROUND], [TEST]]),
+        (MapProtocol(), 2, [[ROUND], [ROUND], [TEST, ROUND], [ROUND], [TEST, ROUND], [TEST]]),
         (FedRemaProtocol(), 2, [[ROUND], [ROUND], [TEST], [PERSONAL], [ROUND], [ROUND], [TEST], [PERSONAL], [ROUND],
                                 [TEST], [PERSONAL]]),
     ],
@@ -75,7 +75,7 @@ def test_a_run_is_not_taken_up_with_damaged_records(tmp_path, name, caplog):
     whole = path.read_bytes()
     path.write_bytes(whole[:-5])  # what the last round wrote
     again = trial({}, tmp_path, rounds=4)
-    assert again.saved.state.round == len(again.records) == 1
+    assert again.progress.state.round == len(again.records) == 1
     (said,) = caplog.messages
     assert f"{name} is damaged" in said
     again.run(card(again))

@@ -1,0 +1,1 @@
+"""A client's work in a round."""

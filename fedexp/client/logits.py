@@ -1,0 +1,40 @@
+"""From features to logits: the classifier or its replacement, then the components' edits. Train and test share it."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from fedexp.core.algorithm import Algorithm
+from fedexp.core.views import Step
+
+
+class LogitPipeline:
+    """The logits of one phase; ``eval`` is a phase too."""
+
+    def __init__(self, algorithm: Algorithm, phase: str, classifier: nn.Module) -> None:
+        self._classifier = classifier
+        self._head = algorithm.active(phase, "head")
+        self._logits = algorithm.active(phase, "logits")
+        self._everywhere = [(k, c) for k, c in self._logits if "*" in c.during]
+
+    def __call__(self, step: Step) -> Tensor:
+        """Logits for the features of a step."""
+        z: Tensor | None = None
+        for key, component in self._head:
+            z = component.head(step.h, step.for_component(key))
+        if z is None:
+            z = self._classifier(step.h)
+        for key, component in self._logits:
+            z = component.logits(z, step.for_component(key))
+        return z
+
+    def of_others(self, h: Tensor, z: Tensor, step: Step) -> Tensor:
+        """Logits of other weights: what acts everywhere belongs to the network, so it acts on them too."""
+        turn = step.frame.key
+        for key, component in self._head:
+            replaced = component.head(h, step.for_component(key))
+            z = z if replaced is None else replaced
+        for key, component in self._everywhere:
+            z = component.logits(z, step.for_component(key))
+        step.for_component(turn)
+        return z

@@ -1,0 +1,302 @@
+"""Configurations: compose them, check them, name the run they determine. Free of torch."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from difflib import get_close_matches
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+from hydra.errors import HydraException
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from fedexp.config import schema, targets
+from fedexp.config.hydra_loader import Loader, Sources
+from fedexp.config.hydra_loader import loader as loader_of
+from fedexp.errors import ConfigError
+
+Config = dict[str, Any]
+
+# Settings of ``evaluate`` that concern only what is measured after the last round.
+FINAL = ("window", "all_clients", "finetune_epochs")
+
+# What does not change a run's numbers, and therefore not its identity either.
+IRRELEVANT = (
+    "out", "name", "plan", "force", "keep", "store", "tracker", "data.root", "data.download", "data.cache",
+    "data.writers", "every.checkpoint", "choices", *(f"evaluate.{key}" for key in FINAL),
+)  # fmt: skip
+
+# Classes and functions that configurations name, by what they were called first: a renamed one keeps its runs.
+RENAMED: dict[str, str] = {}
+
+# Hydra's launchers that come with an extra of ours.
+LAUNCHERS = {"joblib": "joblib", "submitit_slurm": "slurm", "submitit_local": "slurm"}
+
+# What reading and merging of files raises. ValueError: algo=3, says Hydra.
+OF_FILES = (yaml.YAMLError, UnicodeError, RecursionError, OSError)
+ERRORS = (HydraException, OmegaConfBaseException, ValueError, *OF_FILES)
+
+
+def conf_dir() -> Path:
+    """The configuration files: beside the package in a checkout, inside it in a wheel."""
+    here = Path(__file__).resolve().parents[1]
+    return here / "conf" if (here / "conf").is_dir() else here.parent / "conf"
+
+
+def composed(overrides: Sequence[str], sources: Sources | None = None) -> Config:
+    """Composes and checks a configuration from command-line style overrides.
+
+    Raises:
+        ConfigError: With the nearest valid key or choice, or with every wrong type and value.
+    """
+    with composing(sources) as made:
+        return made(overrides)
+
+
+@contextmanager
+def composing(sources: Sources | None = None) -> Iterator[Callable[[Sequence[str]], Config]]:
+    """Composes several configurations from the same files, which are read once.
+
+    Raises:
+        ConfigError: As ``composed`` does.
+    """
+    sources = sources or Sources(conf_dir())
+    with _explained(sources):
+        loader = loader_of(sources)
+        yield lambda overrides: _composed(loader, sources, overrides)
+
+
+def _composed(loader: Loader, sources: Sources, overrides: Sequence[str]) -> Config:
+    return plain(*loader.job(sources.name, overrides))
+
+
+def composed_hydra(overrides: Sequence[str], sources: Sources | None = None) -> DictConfig:
+    """Hydra's own settings for a sweep: launcher, and the axes of a preset.
+
+    Raises:
+        ConfigError: If Hydra could not begin the sweep.
+    """
+    sources = sources or Sources(conf_dir())
+    with _explained(sources):
+        node: DictConfig = loader_of(sources).load_configuration(sources.name, list(overrides), RunMode.MULTIRUN).hydra
+        return node
+
+
+_hydra = threading.RLock()  # Hydra has one state for the whole process
+
+
+@contextmanager
+def _explained(sources: Sources) -> Iterator[None]:
+    try:
+        with _hydra:
+            yield
+    except ERRORS as cause:
+        raise ConfigError(explain(cause, sources)) from cause
+
+
+def plain(node: DictConfig, choices: Mapping[str, str]) -> Config:
+    """A composed configuration as plain values, checked, with the names of the chosen files."""
+    chosen = {k: v for k, v in choices.items() if v and not k.startswith("hydra")}
+    return checked({**{str(k): _resolved(node[k]) for k in node if k != "hydra"}, "choices": chosen})
+
+
+def checked(config: Mapping[str, Any]) -> Config:
+    """A whole configuration, if every value in it makes sense.
+
+    Raises:
+        ConfigError: With every problem found.
+    """
+    settings = {k: v for k, v in config.items() if k != "choices"}
+    if found := schema.problems(settings):
+        raise ConfigError("\n".join(found))
+    return {**settings, "choices": dict(config.get("choices", {}))}
+
+
+def _resolved(value: Any) -> Any:
+    return OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
+
+
+def relevant(config: Config) -> Config:
+    """What can change the numbers of a run."""
+    kept: Config = json.loads(json.dumps(config))
+    for path in IRRELEVANT:
+        *parents, last = path.split(".")
+        node = kept
+        for parent in parents:
+            node = node[parent]
+        node.pop(last, None)
+    kept["executor"] = {"threads": kept["executor"]["threads"]}  # where the work runs changes nothing
+    kept["loop"] = {"accelerator": kept["loop"]["accelerator"]}  # both loops give the same weights bit for bit
+    nodes = (kept[group] for group in ("data", "partition", "model", "optim"))
+    for node in (*nodes, *kept["algo"].values()):
+        node["_target_"] = _identity(node["_target_"])
+    return kept
+
+
+def _identity(target: str) -> str:
+    """What a class or function is called in a run's id, wherever it lives: its bare name, the first it ever had.
+
+    What is not ours carries the name of its package too.
+    """
+    module, _, name = target.rpartition(".")
+    package = module.partition(".")[0]
+    return RENAMED.get(name, name) if package == targets.OURS else f"{package}:{name}"
+
+
+def run_id(config: Config) -> str:
+    """A short hash of everything that can change the numbers of a run."""
+    return hashlib.sha256(json.dumps(relevant(config), sort_keys=True).encode()).hexdigest()[:10]
+
+
+def overrides_of(config: Config) -> list[str]:
+    """Overrides that compose to a configuration: the choices that are not the default, then single settings.
+
+    Raises:
+        ConfigError: If its choices cannot be composed any more.
+    """
+    usual = _composed_once()["choices"]
+    groups = [f"{k}={v}" for k, v in config["choices"].items() if usual.get(k) != v and k != "sweep"]
+    base, wanted = ({k: v for k, v in c.items() if k != "choices"} for c in (_composed_once(*groups), config))
+    return [*groups, *_changes(base, wanted, "")]
+
+
+@cache
+def _composed_once(*overrides: str) -> Config:
+    """A configuration that many runs are compared with; not to be changed."""
+    return composed(overrides)
+
+
+def _changes(base: Config, wanted: Config, prefix: str) -> Iterator[str]:
+    for key, value in wanted.items():
+        where = f"{prefix}{key}"
+        if isinstance(value, dict) and value:
+            yield from _changes(base.get(key, {}), value, f"{where}.")
+        elif key not in base:
+            yield f"+{where}={_literal(value)}"
+        elif base[key] != value:
+            yield f"{where}={_literal(value)}"
+    yield from (f"~{prefix}{key}" for key in base if key not in wanted)
+
+
+def _literal(value: Any) -> str:
+    """A value in Hydra's grammar."""
+    plain_word = isinstance(value, str) and re.fullmatch(
+        r"(?!(true|false|null|nan|inf)$)[a-z/_][\w./-]*", value, re.IGNORECASE
+    )
+    return str(value) if plain_word else json.dumps(value)
+
+
+def run_path(config: Config) -> Path:
+    """The run's directory: out/name/id."""
+    return Path(config["out"], config["name"], run_id(config))
+
+
+def title(config: Config) -> str:
+    """A run in a few words."""
+    choices = config["choices"]
+    names = (choices.get(g, f"own {g}") for g in ("algo", "data", "partition", "model"))
+    return " · ".join([*names, f"seed {config['seed']}"])
+
+
+# ---------------------------------------------------------------- explaining Hydra's errors
+def explain(error: Exception, sources: Sources | None = None) -> str:
+    """Hydra's message, with the nearest valid key or choice."""
+    sources = sources or Sources(conf_dir())
+    causes = list(_causes(error))
+    if any(isinstance(c, OF_FILES) and not isinstance(c, HydraException) for c in causes):
+        return _explain_files(causes[-1], sources)
+    parts = (str(c).partition("\n\nConfig search path")[0].strip() for c in causes)
+    text = "\n".join(dict.fromkeys(filter(None, parts)))
+    if match := re.search(r"Could not find '([\w/]+)/([^'/]+)'", text):
+        group, choice = match.groups()
+        if group == "hydra/launcher" and choice in LAUNCHERS:
+            return f"{group}={choice} needs a plugin: pip install 'fedexp[{LAUNCHERS[choice]}]'"
+        return f"{group}={choice}: there is no such choice. {schema.nearest(choice, choices_of(group, sources))}"
+    if match := re.search(r"Error merging override (\S+?)=(.*)\s+Cannot merge DictConfig with ListConfig", text):
+        return f"{match.group(1)} must be a group of settings, not {match.group(2)}"
+    patterns = (r"Key '[^']+' is not in struct\s+full_key: (\S+)", r"Could not override '([^']+)'")
+    if keys := [key for pattern in patterns for key in re.findall(pattern, text)]:
+        return _explain_key(max(keys, key=len), sources)
+    return text
+
+
+def _explain_files(error: BaseException, sources: Sources) -> str:
+    """What is wrong with a file, and with which: whoever reads it is told its text, not always its name."""
+    files = (p for folder in sources.folders() for p in sorted(folder.rglob("*.yaml")))
+    broken = next((p for p in files if not _readable(p)), None)
+    if broken is None and isinstance(error, RecursionError):
+        return "The defaults lists of the configuration files go round in a circle. Let no file name itself."
+    mark = getattr(error, "problem_mark", None)
+    line = f", line {mark.line + 1}," if mark else ""
+    problem = (getattr(error, "problem", None) or str(error) or type(error).__name__).splitlines()[0]
+    return f"{broken or 'A configuration file'}{line} is not valid yaml ({problem}). Mend it."
+
+
+def _readable(path: Path) -> bool:
+    try:
+        OmegaConf.load(path)
+    except ERRORS:
+        return False
+    return True
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__
+
+
+def choices_of(group: str, sources: Sources | None = None) -> list[str]:
+    """The files of a configuration group."""
+    return sorted({p.stem for p in _files(group, sources or Sources(conf_dir()))})
+
+
+def _files(group: str, sources: Sources) -> list[Path]:
+    return [p for folder in sources.folders() for p in (folder / group).glob("*.yaml")]
+
+
+def _explain_key(path: str, sources: Sources) -> str:
+    """Walks the default configuration down to the key that is not there."""
+    known = {k for folder in sources.folders() for k in _keys(folder / f"{sources.name}.yaml")}
+    known |= _keys(conf_dir() / "config.yaml")
+    group, _, key = path.partition(".")
+    if files := _files(group, sources):
+        owners = sorted({p.stem for p in files if key in _keys(p)})
+        if owners:
+            return f"{path} is a setting of {group}={' or '.join(owners)}, not of the {group} that is chosen."
+        if key:
+            inside = {k for p in files for k in _keys(p)}
+            return f"{path} is not a setting. {schema.nearest(path, [f'{group}.{k}' for k in sorted(inside)])}"
+    groups = {p.name for folder in sources.folders() for p in folder.iterdir() if p.is_dir()} - {"hydra"}
+    if group not in groups | known and "." in path:
+        near = get_close_matches(group, sorted(groups | known), n=1, cutoff=0.5)
+        known |= {f"{g}.{k}" for g in near for p in _files(g, sources) for k in _keys(p)}
+    return f"{path} is not a setting. {schema.nearest(path, sorted(known | groups))}"
+
+
+def _keys(path: Path) -> set[str]:
+    if not _readable(path):
+        return set()
+    node = OmegaConf.to_container(OmegaConf.load(path))
+    own = node.get(path.parent.name, node) if isinstance(node, dict) else node  # a file may also speak for its group
+    return set(_walk(own, ""))
+
+
+def _walk(node: Any, prefix: str) -> list[str]:
+    if not isinstance(node, dict):
+        return []
+    found = []
+    for key, value in node.items():
+        if str(key).startswith("_") or key in ("defaults", "hydra"):
+            continue
+        found += [f"{prefix}{key}", *_walk(value, f"{prefix}{key}.")]
+    return found

@@ -1,0 +1,142 @@
+"""The component: one idea from one paper, as a few overridden seams.
+
+A component is a frozen dataclass of hyper-parameters. It holds no state: what must be remembered is declared with
+``slots`` and handed back by ``finish`` and ``serve``. FedAvg has no component at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar
+
+from torch import Tensor
+
+from fedexp.core.state import Out, Slot, Tree, Upload
+
+if TYPE_CHECKING:
+    from fedexp.core.views import Facts, LocalRound, ServerRound, Step, View
+
+
+@dataclass(frozen=True)
+class Phase:
+    """One fit inside a client's round.
+
+    The run's local setting gives a sequence of batches; the phase takes the part ``[begin, end)`` of it, at least one
+    step. A phase that ``continues`` goes on in the batches of the phase before it and, if it trains the same part with
+    the same optimizer settings and is not ``fresh``, also with its optimizer.
+    """
+
+    name: str
+    start: str = "received"  # or "previous", or own("slot"): a private slot of the component that proposes the phase
+    train: str = "all"  # a part of the network; the rest is frozen and out of the optimizer
+    epochs: float | None = None  # None: the run's local.epochs
+    begin: float = 0.0
+    end: float = 1.0
+    continues: bool = False
+    fresh: bool = False
+    optim: Mapping[str, float] = field(default_factory=dict)  # replaces settings of the run's optimizer
+    uploads: bool = False  # exactly one phase of a plan: its end is what the server gets
+
+
+def own(slot: str) -> str:
+    """Names a private slot of the proposing component as the start of a phase."""
+    return f"own:{slot}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Component:
+    """The seams. Each has a neutral default and a fixed rule for combining several components (see README)."""
+
+    during: tuple[str, ...] = ("local",)  # phases in which the per-step seams act; "eval" is the test, "*" everything
+
+    needs: ClassVar[tuple[str, ...]] = ()  # keys of components whose slots are read
+    keeps: ClassVar[tuple[str, ...]] = ()  # messages the server must keep by client, beside reducing them
+    personal: ClassVar[bool] = False  # the method gives clients a model of their own
+    global_view: ClassVar[bool] = True  # False: the server's model is incomplete and is not tested
+
+    # ------------------------------------------------------------ declare
+    def problems(self, facts: Facts) -> Iterable[str]:
+        """Says what does not fit the run, each sentence starting with the field's name. Ranges are in the types."""
+        return ()
+
+    def note(self) -> str | None:
+        """Something the plan should tell the user."""
+        return None
+
+    def slots(self) -> Sequence[Slot]:
+        """Declares what is remembered. Combined by union, under the component's key."""
+        return ()
+
+    def uploads(self) -> Sequence[Upload]:
+        """Declares what is sent beside the model. Combined by union, under the component's key."""
+        return ()
+
+    def private(self) -> str:
+        """Names the part of the network that never travels. Combined by union."""
+        return "none"
+
+    def plan(self, phases: list[Phase]) -> list[Phase]:
+        """Edits the list of phases. Combined by chaining."""
+        return phases
+
+    # ------------------------------------------------------------ client, once a round
+    def start(self, weights: Tree, view: View) -> Tree:
+        """Composes the weights a client starts from, or is tested with. Combined by chaining."""
+        return weights
+
+    def finish(self, local: LocalRound) -> Out:
+        """Hands back new private slots and uploads. Combined by union."""
+        return Out()
+
+    def uplink(self, weights: Tree, local: LocalRound) -> Tree:
+        """Edits the parameters to be sent. Combined by chaining."""
+        return weights
+
+    # ------------------------------------------------------------ client, every step
+    def head(self, h: Tensor, step: Step) -> Tensor | None:
+        """Replaces the network's classifier. At most one component per phase may."""
+        return None
+
+    def logits(self, z: Tensor, step: Step) -> Tensor:
+        """Edits the logits before the cross-entropy. Combined by chaining."""
+        return z
+
+    def loss(self, step: Step) -> Tensor | None:
+        """A term to be added to the cross-entropy; None where there is none. Combined by summing."""
+        return None
+
+    def grads(self, grads: Tree, step: Step) -> Tree:
+        """Edits the gradients after the backward pass and before clipping. Combined by chaining.
+
+        What is returned is the optimizer's from then on, which may write over it.
+        """
+        return grads
+
+    # ------------------------------------------------------------ server, once a round
+    def weigh(self, counts: Tensor) -> Tensor | None:
+        """Weights of the cohort's clients from their class counts [m, C]; None leaves the run's weighting."""
+        return None
+
+    def serve(self, server: ServerRound) -> dict[str, Tree | dict[int, Tree]]:
+        """New values of server slots and mailboxes (by client id). Combined by union, needs first."""
+        return {}
+
+    def update(self, delta: Tree, server: ServerRound) -> Tree:
+        """Edits the server's step, mean minus model, on the travelling parameters. Combined by chaining."""
+        return delta
+
+    # ------------------------------------------------------------ test
+    def view(self, weights: Tree, view: View) -> Tree:
+        """The weights a client would use for itself. Combined by chaining."""
+        return weights
+
+    # ------------------------------------------------------------ for tests
+    def neutral(self) -> Component | None:
+        """The same component at a setting that makes the server's model equal to FedAvg's, if there is one."""
+        return None
+
+
+def overrides(component: Component, seam: str) -> bool:
+    """Whether a component overrides a seam."""
+    return getattr(type(component), seam) is not getattr(Component, seam)

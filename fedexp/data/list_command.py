@@ -1,0 +1,95 @@
+"""``python -m fedexp.data list``: which data sets there are, and where. Free of torch."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from fedexp.data.catalog import CATALOG
+from fedexp.data.entry import CatalogEntry
+
+ROOT, CACHE = "~/.cache/fedexp/data", "~/.cache/fedexp/tensors"  # as in conf/data
+NARROW = 80  # columns where there is no terminal to ask
+
+
+def main(argv: Sequence[str]) -> int:
+    """Prints the list; ``root=FOLDER`` looks elsewhere than runs do."""
+    settings = options(argv, ("root",))
+    if settings is None:
+        return 2
+    root = folder(settings)
+    console = Console(highlight=False, markup=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, markup=False, width=NARROW)
+    for part in (_table(root), _places(root)):
+        console.print(part)
+        console.print()
+    cache = Path(os.environ.get("FEDEXP_CACHE", CACHE)).expanduser()
+    held = sum(path.stat().st_size for path in cache.glob("*/*.npy"))
+    console.print(f"root   {root}  (FEDEXP_DATA, or root=FOLDER here and data.root=FOLDER in a run)", soft_wrap=True)
+    console.print(f"cache  {cache}: {megabytes(held)} of converted data sets, which can be deleted", soft_wrap=True)
+    return 0
+
+
+def options(argv: Sequence[str], known: Sequence[str]) -> dict[str, str] | None:
+    """Returns arguments of the form key=value; None, and a word on the error stream, if one is not known."""
+    given = dict(argument.partition("=")[::2] for argument in argv)
+    unknown = [key for key in given if key not in known]
+    if unknown:
+        allowed = ", ".join(f"{key}=…" for key in known)
+        Console(stderr=True, highlight=False, markup=False).print(f"{unknown[0]} is not known here. Known: {allowed}")
+        return None
+    return given
+
+
+def folder(settings: Mapping[str, str]) -> Path:
+    """Where data sets are looked for."""
+    return Path(settings.get("root") or os.environ.get("FEDEXP_DATA") or ROOT).expanduser()
+
+
+def megabytes(n_bytes: int) -> str:
+    """A size in megabytes."""
+    return f"{n_bytes / 1e6:,.0f} MB"
+
+
+def _table(root: Path) -> Table:
+    table = Table("data=", "here", "classes", "train", "test", "size", "licence", box=None, pad_edge=False)
+    for index in (2, 3, 4, 5):
+        table.columns[index].justify = "right"
+    for name, entry in CATALOG.items():
+        train, test = (f"{n:,}" if n else "?" for n in entry.samples)
+        here = "yes" if entry.find(root) is not None else "no"
+        size = megabytes(1_000_000 * entry.size) if entry.size else ""
+        table.add_row(name, here, str(entry.classes), train, test, size, entry.licence)
+    return table
+
+
+def _places(root: Path) -> Table:
+    table = Table(
+        "", f"what it is, where below {root} it is or was looked for, how to get it", box=None, pad_edge=False
+    )
+    for name, entry in CATALOG.items():
+        table.add_row(name, "\n".join([entry.title, *_where(name, entry, root)]), end_section=True)
+    return table
+
+
+def _where(name: str, entry: CatalogEntry, root: Path) -> list[str]:
+    if not entry.places:
+        return [] if entry.how == entry.licence else [entry.how]
+    found = entry.find(root)
+    if found is not None:
+        parents = dict.fromkeys(path if path.is_dir() else path.parent for path in found)
+        held = sum(path.stat().st_size for path in found if path.is_file())
+        shown = (
+            f"{next(iter(parents))} and {len(parents) - 1} more folders"
+            if len(parents) > 2
+            else ", ".join(map(str, parents))
+        )
+        return [f"in {shown}" + (f" ({megabytes(held)})" if held else "")]
+    looked = [f"not there: {place}" for place in entry.alternatives()]
+    ways = [f"→ python -m fedexp.data fetch {name}"] if entry.downloads or entry.package else []
+    return [*looked, *ways, *([f"→ {entry.how}"] if entry.how else [])]

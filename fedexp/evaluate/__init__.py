@@ -1,0 +1,1 @@
+"""Tests, metrics and the papers' protocols."""

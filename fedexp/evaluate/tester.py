@@ -1,0 +1,164 @@
+"""Testing: weights × samples -> a Score, and scores -> metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from operator import add
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fedexp.client.logits import LogitPipeline
+from fedexp.client.network import load
+from fedexp.core.algorithm import Algorithm
+from fedexp.core.state import Tree
+from fedexp.core.views import Frame, Step, Views
+from fedexp.data.federated import Info
+from fedexp.data.source import Samples
+from fedexp.models.split import SplitModel
+
+BATCH = 1000  # samples, of small images
+BATCH_NUMBERS = BATCH * 3 * 32 * 32  # of larger ones so many that a batch has as many numbers
+
+
+def batch_size(numbers: int) -> int:
+    """Samples in a batch, where one has so many numbers."""
+    return max(min(BATCH, BATCH_NUMBERS // max(numbers, 1)), 1)
+
+
+@dataclass(frozen=True)
+class BatchSpans:
+    """How a test set falls into stretches of whole batches."""
+
+    samples: int
+    batch: int
+
+    def __call__(self, parts: int) -> list[tuple[int, int]]:
+        """As many stretches as asked for, as equal as can be; fewer if there are not so many batches."""
+        edges = [*range(0, self.samples, self.batch), self.samples]
+        parts = min(parts, len(edges) - 1)
+        cuts = [(len(edges) - 1) * i // parts for i in range(parts + 1)]
+        return [(edges[a], edges[b]) for a, b in pairwise(cuts)]
+
+
+@dataclass(frozen=True)
+class Score:
+    """Counts of one test: plain numbers, so that scores can be added and sent."""
+
+    correct: tuple[int, ...]  # per class
+    total: tuple[int, ...]
+    owned: int  # correct when only the client's own classes are allowed as answers, over samples of these classes
+    of_owned: int
+    loss: float  # summed cross-entropy
+
+    @property
+    def n(self) -> int:
+        """Number of samples."""
+        return sum(self.total)
+
+    @property
+    def accuracy(self) -> float:
+        """Correct over all, with all classes as possible answers."""
+        return sum(self.correct) / self.n
+
+    @property
+    def owned_accuracy(self) -> float | None:
+        """Accuracy among the client's own classes; None if the test set has none of them."""
+        return self.owned / self.of_owned if self.of_owned else None
+
+
+class Tester:
+    """Runs the network over samples in large batches, without gradient."""
+
+    def __init__(self, net: SplitModel, algorithm: Algorithm) -> None:
+        self._net, self._algorithm = net, algorithm
+        self._answer = LogitPipeline(algorithm, "eval", net.classifier)
+
+    def score(self, weights: Tree, samples: Samples, views: Views, info: Info | None) -> Score:
+        """Tests weights on samples, for a client or (``info`` None) for the server."""
+        return pooled(self.scores(weights, samples, views, info))
+
+    def scores(self, weights: Tree, samples: Samples, views: Views, info: Info | None) -> Iterator[Score]:
+        """The same batch by batch."""
+        classes = self._algorithm.facts.n_classes
+        owned = torch.ones(classes, dtype=torch.bool, device=samples.y.device) if info is None else info.owned
+        for z, y in self._predict(weights, samples, views, info):
+            best = z.argmax(1)
+            among = best if info is None else z.masked_fill(~owned, -torch.inf).argmax(1)
+            total = torch.bincount(y, minlength=classes)
+            yield Score(
+                correct=tuple(torch.bincount(y[best == y], minlength=classes).tolist()),
+                total=tuple(total.tolist()),
+                owned=int((among == y).sum()),
+                of_owned=int(total[owned].sum()),
+                loss=float(F.cross_entropy(z, y, reduction="sum")),
+            )
+
+    def embed(self, weights: Tree, samples: Samples) -> Iterator[tuple[Tensor, Tensor]]:
+        """Features and labels under given weights, in evaluation mode."""
+        load(self._net, weights)
+        self._net.eval()
+        with torch.no_grad():
+            size = batch_size(samples.x[0].numel())
+            for x, y in zip(torch.split(samples.x, size), torch.split(samples.y, size), strict=True):
+                yield self._net.features(x), y
+
+    def _predict(
+        self, weights: Tree, samples: Samples, views: Views, info: Info | None
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        frame = Frame(views, info, self._algorithm.facts, weights, weights, "eval", (), _no_other_weights)
+        for h, y in self.embed(weights, samples):
+            yield self._answer(Step(frame, h, y, h, h, h)), y
+
+
+def _no_other_weights(_: Tree) -> Any:
+    raise RuntimeError("a test runs one set of weights")
+
+
+def pooled(scores: Iterable[Score]) -> Score:
+    """The score of all samples together. Losses are added in the order given."""
+    first, *others = scores
+    for score in others:
+        first = Score(
+            tuple(map(add, first.correct, score.correct)), tuple(map(add, first.total, score.total)),
+            first.owned + score.owned, first.of_owned + score.of_owned, first.loss + score.loss,
+        )  # fmt: skip
+    return first
+
+
+# ---------------------------------------------------------------- metrics
+def aggregation(score: Score) -> dict[str, Any]:
+    """Metrics of the server's model on the global test set."""
+    return {"accuracy": score.accuracy, "loss": score.loss / score.n, "per_class": per_class([score])}
+
+
+def personalization(after: Mapping[int, Score], before: Mapping[int, Score]) -> dict[str, Any]:
+    """Metrics of personal models on their owners' held-out samples, averaged over clients."""
+    accuracy = np.array([s.accuracy for s in after.values()])
+    owned = [a for s in after.values() if (a := s.owned_accuracy) is not None]
+    return {
+        "accuracy": float(accuracy.mean()),
+        "before": float(np.mean([s.accuracy for s in before.values()])),
+        **({"owned": float(np.mean(owned))} if owned else {}),
+        "std": float(accuracy.std()),
+        "worst_decile": worst_decile(accuracy),
+        "per_class": per_class(list(after.values())),
+        "clients": accuracy.tolist(),
+    }
+
+
+def worst_decile(accuracy: Sequence[float] | np.ndarray[Any, Any]) -> float:
+    """Mean accuracy of the worst tenth of the clients, at least one."""
+    return float(np.sort(np.asarray(accuracy))[: max(len(accuracy) // 10, 1)].mean())
+
+
+def per_class(scores: Sequence[Score]) -> list[float | None]:
+    """Accuracy per class over all scores pooled; None for a class without samples."""
+    correct = np.sum([s.correct for s in scores], axis=0)
+    total = np.sum([s.total for s in scores], axis=0)
+    return [float(c / t) if t else None for c, t in zip(correct, total, strict=True)]

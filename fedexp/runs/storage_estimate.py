@@ -1,0 +1,181 @@
+"""How much memory and disk a run will take, what there is of both, and where clients' slots go because of it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from fedexp.display import human_bytes
+from fedexp.errors import ConfigError
+
+Kind = Literal["memory", "disk"]
+HOLD = 64 * 2**20  # bytes of clients' slots that a store on disk has in memory
+SHARE = 0.25  # of the available memory, above which clients' slots go to disk by themselves
+VERSIONS = 3  # of a file at once: of the last two checkpoints, and of the one being written
+
+
+@dataclass(frozen=True, kw_only=True)
+class Demand:
+    """What a run carries, in bytes and numbers.
+
+    Attributes:
+        data: The data set, which is in memory already.
+        server: The server's model and slots.
+        kept: One client's private slots.
+        mail: One client's entry in all mailboxes.
+        up: One client's upload.
+        up_kept: What of it the server keeps by client until the round ends; the rest is reduced as it comes.
+        keepers: Clients that can have taken part, and thus keep slots, when the run ends.
+        cohort: Clients in a round.
+        between: Clients that can have changed from one checkpoint to the next.
+    """
+
+    data: int
+    server: int
+    kept: int
+    mail: int
+    up: int
+    up_kept: int
+    keepers: int
+    cohort: int
+    between: int
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """What there is: available memory, and free disk where runs are written. None: unknown."""
+
+    memory: int | None
+    disk: int | None
+    out: Path
+
+    @classmethod
+    def of(cls, out: Path) -> Capacity:
+        """The room on this machine."""
+        there = next(p for p in (out.absolute(), *out.absolute().parents) if p.exists())
+        return cls(available_memory(), shutil.disk_usage(there).free, out)
+
+
+@dataclass(frozen=True)
+class StorageEstimate:
+    """The bytes of a run by what they are for; upper bounds for state, without torch itself and the training's own."""
+
+    load: Demand
+    store: Kind
+
+    @classmethod
+    def of(cls, load: Demand, store: Literal["memory", "disk", "auto"], room: Capacity) -> StorageEstimate:
+        """The footprint with the chosen store; ``auto`` takes the disk if slots would fill much of the memory."""
+        if store != "auto":
+            return cls(load, store)
+        fits = room.memory is None or load.keepers * load.kept <= SHARE * room.memory
+        return cls(load, "memory" if fits else "disk")
+
+    @property
+    def memory(self) -> dict[str, int]:
+        """Bytes in memory."""
+        load = self.load
+        slots = load.kept * (load.keepers + load.cohort)  # a round's new slots are beside the old until it is whole
+        return {
+            "data": load.data,
+            "server": 2 * (load.server + load.mail * load.keepers),  # before and after a round
+            "clients": slots if self.store == "memory" else min(slots, HOLD),
+            "uploads": load.up + load.up_kept * load.cohort,
+        }
+
+    @property
+    def disk(self) -> dict[str, int]:
+        """Bytes on disk, while the run is under way."""
+        load = self.load
+        return {
+            "server": VERSIONS * (load.server + load.mail * load.keepers),
+            "clients": load.kept * (load.keepers + (VERSIONS - 1) * load.between),
+        }
+
+    def as_dict(self) -> dict[str, Any]:
+        """Everything for the record."""
+        return {"store": self.store, "memory": self.memory, "disk": self.disk, **asdict(self.load)}
+
+    def notes(self, room: Capacity, asked: str) -> Iterator[str]:
+        """A sentence on each thing that the user should know before the run."""
+        slots = f"{human_bytes(self.load.kept)} for each of {self.load.keepers:,} clients"
+        if (asked, self.store) == ("auto", "disk"):
+            yield (
+                f"store: clients' slots ({slots}) are kept on disk, because they would fill more than {SHARE:.0%} of "
+                f"the available memory ({_known(room.memory)}). store=memory keeps them there."
+            )
+        rest = sum(self.memory.values()) - self.load.data
+        if room.memory is not None and rest > room.memory:
+            remedy = ", ".join(self._smaller())
+            yield (
+                f"memory: the run needs up to {human_bytes(rest)} beside its data set, of which clients' slots are "
+                f"{human_bytes(self.memory['clients'])}, but {human_bytes(room.memory)} is available. Use {remedy}."
+            )
+        needed = sum(self.disk.values())
+        if room.disk is not None and needed > room.disk:
+            yield (
+                f"disk: checkpoints need up to {human_bytes(needed)} in {room.out} ({slots}), but "
+                f"{human_bytes(room.disk)} is free there. Use another out=, a smaller model=, or fewer clients "
+                "(cohort.clients)."
+            )
+
+    def _smaller(self) -> Iterator[str]:
+        fitting = replace(self, store="disk")
+        if sum(fitting.memory.values()) < sum(self.memory.values()):
+            yield "store=disk"
+        yield from ("a smaller model=", "or fewer clients in a round (cohort.fraction)")
+
+
+def _known(count: int | None) -> str:
+    return "unknown" if count is None else human_bytes(count)
+
+
+# ---------------------------------------------------------------- what the machine has
+PROC, CGROUP = Path("/proc"), Path("/sys/fs/cgroup")
+
+
+def afford(needed: int, what: str) -> None:
+    """Refuses what is larger than the available memory.
+
+    Raises:
+        ConfigError: With what it is about, for example a setting.
+    """
+    there = available_memory()
+    if there is not None and needed > there:
+        raise ConfigError(
+            f"{what} takes {human_bytes(needed)}; {human_bytes(there)} of memory are left. Make it smaller."
+        )
+
+
+def available_memory() -> int | None:
+    """Bytes that can still be had without swapping, within the limit of the process's control group."""
+    known = [bytes_ for bytes_ in (_of_machine(), _of_group()) if bytes_ is not None]
+    return min(known, default=None)
+
+
+def _of_machine() -> int | None:
+    try:
+        lines = (PROC / "meminfo").read_text().splitlines()
+    except OSError:  # not Linux: what is free, if the system says so
+        names = os.sysconf_names
+        pages = [os.sysconf(n) for n in ("SC_AVPHYS_PAGES", "SC_PAGE_SIZE") if n in names]
+        return pages[0] * pages[1] if len(pages) == 2 else None
+    found = [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
+    return found[0] if found else None
+
+
+def _of_group() -> int | None:
+    """What a control group (version 2) leaves; files that were only read can be dropped at any time."""
+    try:
+        path = (PROC / "self" / "cgroup").read_text().partition("0::/")[2].splitlines()[0]
+        folder = CGROUP / path
+        limit = (folder / "memory.max").read_text().strip()
+        used = int((folder / "memory.current").read_text())
+        stat = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+    except (OSError, ValueError, IndexError):
+        return None
+    return None if limit == "max" else max(int(limit) - used + int(stat.get("inactive_file", 0)), 0)

@@ -1,0 +1,1 @@
+"""Signals, cores, memory, limits: what the operating system has to say."""

@@ -1,0 +1,263 @@
+"""The benchmark compares like with like, and computes its ratios right."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing as mp
+import os
+
+import numpy as np
+import pytest
+import torch
+
+from fedexp.bench import usage
+from fedexp.bench.__main__ import main
+from fedexp.bench.contest import Contestant, Lap, interleave
+from fedexp.bench.ours import timed
+from fedexp.bench.ratios import RatioSpread, to_neighbours
+from fedexp.bench.raw import Crew, RawTask, Setting, Shuffle
+from fedexp.bench.report import lines
+from fedexp.bench.startup import launch
+from fedexp.bench.workload import WORKLOADS
+from fedexp.build import build
+from fedexp.config.compose import composed, run_path
+from fedexp.core.seeding import derive
+from fedexp.display import SilentDisplay
+from fedexp.errors import FedexpError
+from fedexp.runs.directory import RunDir
+from fedexp.server.sampler import UniformSampler
+from tests.unit.bench.players import counts, dies, fails, works
+
+W0 = WORKLOADS["W0"]
+
+
+# ---------------------------------------------------------------- ratios
+def test_ratio_is_to_the_mean_of_the_neighbours():
+    times = [("raw", 1.0), ("a", 3.0), ("raw", 2.0), ("b", 3.0), ("raw", 4.0), ("a", 8.0), ("raw", 4.0)]
+    assert to_neighbours(times, "raw") == {"a": [2.0, 2.0], "b": [1.0]}
+
+
+def test_a_machine_that_slows_down_leaves_ratios_alone():
+    speed = iter(np.linspace(1, 5, 41))
+    times = [("raw" if i % 2 == 0 else "a", (1 if i % 2 == 0 else 3) * next(speed)) for i in range(41)]
+    assert to_neighbours(times, "raw")["a"] == pytest.approx([3.0] * 20)
+
+
+@pytest.mark.parametrize("times", [[], [("a", 1.0), ("raw", 1.0)], [("raw", 1.0), ("a", 1.0)]])
+def test_a_time_without_two_neighbours_is_refused(times):
+    with pytest.raises(ValueError, match="begin and end"):
+        to_neighbours(times, "raw")
+
+
+def test_spread():
+    assert RatioSpread.of([4.0, 1.0, 2.0, 3.0, 5.0]) == RatioSpread(
+        median=3.0, lower=2.0, upper=4.0, least=1.0, most=5.0
+    )
+    assert RatioSpread.of([2.0]) == RatioSpread(2.0, 2.0, 2.0, 2.0, 2.0)
+
+
+def lap(wall: float, cpu: float = 0.0, memory: float = 0.0, **seconds: float) -> Lap:
+    return Lap(wall=wall, cpu=cpu, others=0.0, memory=memory, seconds=seconds)
+
+
+class Told(Contestant):
+    """A contestant whose laps are given."""
+
+    def __init__(self, name: str, laps: list[Lap], calls: list[str]) -> None:
+        super().__init__(name, print, ())
+        self._given, self._calls = iter(laps), calls
+
+    def lap(self, rounds: int = 1) -> Lap:
+        self._calls.append(self.name + str(rounds))
+        self.laps.append(next(self._given))
+        return self.laps[-1]
+
+
+def test_turns_alternate_with_the_base_and_warm_up_is_forgotten():
+    calls: list[str] = []
+    base = Told("raw", [lap(100.0), *(lap(2.0, memory=m) for m in (1, 5, 3, 1, 1))], calls)
+    a, b = (Told(n, [lap(100.0), lap(3.0, train=2.0, write=0.5), lap(5.0, train=2.0)], calls) for n in "ab")
+    times = interleave(base, [a, b], 2, warmup=1, row=3, tell=lambda _: None)
+    assert calls == [*("raw3", "a3", "b3"), "raw3", *("a3", "raw3", "b3", "raw3") * 2]
+    first, second, third = lines(base, [a, b], times, {"a": "why"})
+    assert (first.ratio, first.memory) == (None, 5)
+    assert second.ratios == [1.5, 2.5]
+    assert second.seconds == {"train": 2.0, "write": 0.25, "other": 1.75}
+    assert (second.note, third.note) == ("why", "")
+
+
+def test_parallel_work_leaves_the_rest_of_all_cores_as_other(monkeypatch):
+    monkeypatch.setattr(usage, "cores", lambda: 2)
+    base, other = Told("raw", [lap(1.0)] * 2, []), Told("a", [lap(3.0, cpu=5.5, train=5.0)], [])
+    times = interleave(base, [other], 1, warmup=0, row=1, tell=lambda _: None)
+    assert lines(base, [other], times, {})[1].seconds["other"] == pytest.approx(1.0)
+
+
+# ---------------------------------------------------------------- the same steps
+@pytest.fixture(scope="module")
+def scene(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("bench")
+    W0.deal(folder)
+    return composed([*W0.overrides(folder), "loop=fabric", "rounds=3"])
+
+
+@pytest.fixture(scope="module")
+def convolutional(scene):
+    lenet = composed(["model=lenet"])["model"]
+    return {**scene, "model": lenet, "data": {**scene["data"], "size": 16}}
+
+
+@pytest.mark.parametrize(
+    ("which", "setting"),
+    [
+        ("scene", Setting(1, 1)),
+        ("scene", Setting(2, 1)),
+        ("convolutional", Setting(1, 1)),
+        ("convolutional", Setting(2, 1, channels_last=True)),
+    ],
+    ids=str,
+)
+def test_raw_loop_takes_exactly_the_steps_of_fedexp(which, setting, tmp_path, request):
+    scene = request.getfixturevalue(which)
+    experiment = build({**scene, "out": str(tmp_path)})
+    task = RawTask.of(experiment)
+    task.save(tmp_path)
+    task = RawTask.load(tmp_path)  # a copy: training ours must not move it
+
+    def order(round_, client):
+        seed = derive(scene["seed"], "batches", round_, client, "local")
+        due = W0.epochs * experiment.data.steps_per_epoch(client, W0.batch_size)
+        batches = experiment.data.batches(client, size=W0.batch_size, begin=0, end=due, seed=seed)
+        rows = batches._rows()
+        return (next(rows) for _ in range(due))
+
+    sampler = UniformSampler(scene["seed"], W0.clients, W0.per_round / W0.clients)
+    crew = Crew(task, setting, order, sampler)
+    played = [crew.play(t) for t in range(3)]
+    crew.close()
+    with RunDir(run_path(experiment.config)) as rundir:
+        engine = experiment.engine(rundir, SilentDisplay())
+        engine.open()
+        records = engine.run(experiment.card(rundir))
+    assert {steps for _, steps, _ in played} == {W0.steps}
+    parameters = [engine.progress.state.model[n] for n, _ in task.net.named_parameters()]
+    start = list(task.net.parameters())
+    for raw, own, first in zip(crew.weights, parameters, start, strict=True):
+        torch.testing.assert_close(raw, own, rtol=0, atol=1e-5)
+        assert (own - first).abs().max() > 1e-3  # it has learnt something
+    assert [accuracy for *_, accuracy in played] == pytest.approx([r["aggregation"]["accuracy"] for r in records])
+
+
+def test_shuffle_has_batches_of_the_same_sizes(scene):
+    task = RawTask.of(build(scene))
+    batches = list(Shuffle(task.rows, W0.epochs, W0.batch_size)(0, 2))
+    assert [len(b) for b in batches] == [16, 16, 8] * 2
+    assert sorted(torch.cat(batches[:3]).tolist()) == sorted(task.rows[2].tolist())
+    assert batches[0].tolist() != batches[3].tolist()
+
+
+def test_workloads_are_what_they_say(tmp_path):
+    for name, parameters, steps in (("W1", 61_706, 400), ("W2", 669_706, 400), ("W3", 669_706, 100)):
+        workload = WORKLOADS[name]
+        overrides = [o for o in workload.overrides(tmp_path) if not o.startswith("data")]
+        workload.deal(tmp_path)
+        small = ["data=synthetic", "data.samples=6000", "data.test=1", "data.noise=0", f"data.size={workload.size}"]
+        if name == "W1":
+            experiment = build(composed([*overrides, *small]))
+            assert sum(p.numel() for p in experiment.net.parameters()) == parameters
+        rows = json.loads((tmp_path / "partition.json").read_text())["clients"]
+        assert {len(r["train"]) for r in rows} == {workload.samples}
+        assert len({i for r in rows for i in r["train"]}) == workload.clients * workload.samples
+        assert workload.steps == steps
+
+
+# ---------------------------------------------------------------- contestants
+def test_a_turn_is_so_many_whole_rounds_of_the_engine(scene, tmp_path):
+    config = {**scene, "out": str(tmp_path), "rounds": 50}
+    with RunDir(run_path(config)) as rundir:
+        engine = build(config).engine(rundir, SilentDisplay())
+        engine.open()
+        turns = [timed(engine, 1), timed(engine, 2)]
+        assert len(engine.records) == len(rundir.records()) == 3
+    for turn, record in zip(turns, (engine.records[0], engine.records[2]), strict=True):
+        assert turn["accuracy"] == record["aggregation"]["accuracy"]
+        assert turn["wall"] >= sum(turn["seconds"].values()) > 0
+    total = {k: turns[0]["seconds"][k] + turns[1]["seconds"][k] for k in ("train", "evaluate", "aggregate")}
+    assert total == pytest.approx({k: engine.progress.seconds[k] for k in total})
+
+
+def test_a_lap_of_several_rounds_is_their_mean():
+    with Contestant("counter", counts, ()) as counter:
+        one, four = counter.lap(), counter.lap(4)
+    assert (one.wall, one.seconds, one.steps) == (3.0, {"train": 2.0}, 7)
+    assert (four.wall, four.seconds, four.steps) == (3.0, {"train": 2.0}, 7)
+    assert four.accuracy == 0.5
+
+
+def test_contestant_that_dies_or_fails_is_named():
+    with pytest.raises(FedexpError, match="dier: its process ended with code 3"), Contestant("dier", dies, ()):
+        pass
+    with Contestant("failer", fails, ()) as failer, pytest.raises(FedexpError, match="failer: FedexpError: no such"):
+        failer.lap()
+
+
+def test_contestant_counts_its_own_cpu_and_memory():
+    with Contestant("worker", works, ()) as worker:
+        one = worker.lap()
+        process = worker._process
+    assert one.cpu >= 0.03
+    assert 5 < one.memory < 2000
+    assert not process.is_alive()
+
+
+def test_memory_counts_shared_pages_of_a_family_once():
+    block = torch.ones(25_000_000, dtype=torch.uint8)  # 25 MB
+    before = usage.memory([os.getpid()])
+    pipe, theirs = mp.Pipe()
+    child = mp.get_context("fork").Process(target=theirs.recv, daemon=True)
+    child.start()
+    try:
+        assert child.pid in usage.family(os.getpid())
+        assert usage.memory([os.getpid(), child.pid]) < before + 20
+    finally:
+        pipe.send(None)
+        child.join()
+    assert block.sum() == 25_000_000
+
+
+# ---------------------------------------------------------------- the command
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [(["W4"], "W3"), (["W0", "--variants", "fabrik/serial"], "fabric/serial"), (["algos", "fedmd"], "fedmr")],
+)
+def test_what_is_misspelt_is_answered(arguments, hint, capsys):
+    assert main(arguments) == 2
+    assert hint in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_command_prints_ratios_and_writes_them(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    out = tmp_path / "out.json"
+    assert main(["W0", "--turns", "2", "--warmup", "1", "--variants", "fabric/serial", "--json", str(out)]) == 0
+    shown = capsys.readouterr().out
+    assert "generated images" in shown
+    assert "fabric/serial" in shown
+    found = json.loads(out.read_text())
+    assert torch.__version__.startswith(found["versions"]["torch"])
+    raw, ours = found["speed"]["W0"]["lines"]
+    assert raw["ratio"] is None
+    assert len(ours["ratios"]) == 2
+    assert ours["ratio"]["median"] == pytest.approx(np.median(ours["ratios"]))
+    assert ours["seconds"].keys() >= {"train", "evaluate", "aggregate", "write", "other"}
+    assert list(tmp_path.iterdir()) == [out]
+
+
+# ---------------------------------------------------------------- start
+def test_a_launch_is_timed_from_the_command_to_its_rounds_and_end(tmp_path):
+    W0.deal(tmp_path)
+    overrides = [*W0.overrides(tmp_path), "executor=serial", "rounds=1", "name=turn"]
+    begin, first, end = launch(overrides, tmp_path / "runs" / "turn")
+    assert 0.1 < begin < first <= end
+    with pytest.raises(FedexpError, match="failed in"):
+        launch([*overrides, "optim.lr=fast"], tmp_path / "runs" / "turn")

@@ -1,0 +1,363 @@
+"""What is done, and what is missing."""
+
+from __future__ import annotations
+
+import io
+import json
+import shlex
+import shutil
+import time
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+import yaml
+from omegaconf import OmegaConf
+from rich.console import Console
+
+from fedexp import sweep
+from fedexp.config.compose import composed, overrides_of, run_id, run_path
+from fedexp.errors import ClientError, DiskError, FedexpError
+from fedexp.runs.__main__ import main
+from fedexp.runs.directory import CHECKED, RunDir
+from fedexp.runs.files import write_json
+from fedexp.runs.plain import UNWANTED
+from fedexp.runs.pointer import Pointer, TensorFile
+from fedexp.runs.status import show_status, survey
+from fedexp.sweep.manifest import Manifest
+from tests.conftest import SMALL
+
+
+@pytest.fixture
+def begun(configured):
+    """A run directory as it is when a run has begun."""
+
+    def begin(*more: str) -> RunDir:
+        config = configured(*more)
+        rundir = RunDir(run_path(config))
+        rundir.write_text("config.yaml", OmegaConf.to_yaml(OmegaConf.create(config)))
+        rundir.write("plan.json", {})
+        return rundir
+
+    return begin
+
+
+@pytest.fixture
+def finished(begun):
+    """A run directory as it is when a run has finished."""
+
+    def finish(*more: str) -> RunDir:
+        rundir = begun(*more)
+        rundir.append_record({"round": 3})
+        for name in ("clients.csv", "ledger.csv", "weights.csv"):
+            rundir.append_rows(name, ["round"], [{"round": t} for t in (1, 2, 3)])
+        rundir.write_bytes("model.safetensors", b"weights")
+        rundir.conclude({"status": "finished", "rounds": 3, "title": f"fedavg {' '.join(more)}"})
+        return rundir
+
+    return finish
+
+
+@pytest.fixture
+def manifest(configured):
+    """A sweep over five seeds."""
+    seeds = [f"seed={seed}" for seed in range(5)]
+    announced = Manifest.of([(["algo=fedavg", seed], configured(seed)) for seed in seeds])
+    announced.write()
+    return announced
+
+
+def states(folder: Path) -> dict[str, tuple[str, str]]:
+    return {run.label: (run.state, run.rounds) for run in survey(folder)}
+
+
+def keep(rundir: RunDir, round_: int, name: str = "latest.json") -> None:
+    """A checkpoint of a run, as far as it can be told without its tensors."""
+    server = f"server-{round_:06d}.safetensors"
+    rundir.write_text(f"checkpoint/{server}", "tensors")
+    pointer = Pointer(round_, TensorFile(server, "0"), {}, 1, {}, rundir.marks)
+    rundir.write_bytes(f"checkpoint/{name}", pointer.text("plan"))
+
+
+def test_every_state_of_a_job(manifest, begun, finished):
+    finished("seed=0")
+    keep(begun("seed=1"), 2)
+    with pytest.raises(ZeroDivisionError), (failed := begun("seed=2")), failed.failures():
+        _ = 1 / 0
+    sweep.record_job(manifest.reports, 3, overrides=[], status="failed", error="DataError: no such file")
+    assert states(manifest.folder) == {
+        "seed=0": ("done", "3/3"),
+        "seed=1": ("partial", "2/3"),
+        "seed=2": ("failed", "0/3"),
+        "seed=3": ("failed", "–"),
+        "seed=4": ("missing", "–"),
+    }
+    notes = {run.label: run.note for run in survey(manifest.folder)}
+    assert notes["seed=2"] == "ZeroDivisionError: division by zero"
+    assert notes["seed=3"] == "DataError: no such file"
+
+
+def test_a_run_that_is_being_written(manifest, begun):
+    rundir = begun("seed=1")
+    rundir.append_rows("clients.csv", ["round", "client"], [{"round": t, "client": 0} for t in (1, 2)])
+    assert states(manifest.folder)["seed=1"] == ("partial", "0/3")
+    with rundir:
+        assert states(manifest.folder)["seed=1"] == ("running", "2/3")
+        assert rundir.holder().startswith("process ")
+    assert states(manifest.folder)["seed=1"] == ("partial", "0/3")
+    with rundir:  # a look does not keep the run from being taken up
+        pass
+
+
+def test_a_new_attempt_forgets_why_the_last_one_failed(begun):
+    rundir = begun()
+    with pytest.raises(ValueError, match="x"), rundir.failures():
+        raise ValueError("x\n  y")
+    assert rundir.error() == "ValueError: x y"
+    assert "Traceback" in (rundir.path / "error.txt").read_text()
+    with rundir.failures():
+        assert rundir.error() is None
+    assert rundir.error() is None
+
+
+def test_the_traceback_of_a_client_elsewhere_is_the_one_on_file(begun):
+    rundir = begun()
+    with pytest.raises(ClientError, match=r"^round 1, client 2: bad \(traceback: .*error\.txt\)$"), rundir.failures():
+        raise ClientError("round 1, client 2: bad", "in loss, on another machine")
+    assert rundir.error() == "ClientError: round 1, client 2: bad"
+    assert (rundir.path / "error.txt").read_text().endswith("in loss, on another machine")
+
+
+def test_a_stop_is_no_failure(begun):
+    rundir = begun()
+    with pytest.raises(KeyboardInterrupt), rundir.failures():
+        raise KeyboardInterrupt
+    assert rundir.error() is None
+
+
+def test_runs_outside_of_sweeps_are_found_too(manifest, begun, finished):
+    finished("seed=0")
+    begun("seed=77", "algo=map")
+    found = {run.path.name: run for run in survey(manifest.folder.parent)}
+    assert len(found) == 6
+    (other,) = (run for run in found.values() if "seed 77" in run.label)
+    assert other.state == "partial"
+    _, _, _, *overrides = shlex.split(other.command)
+    assert run_path(composed(overrides)) == other.path
+
+
+def test_a_run_without_any_override_has_a_command_too(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    config = composed([])
+    rundir = RunDir(run_path(config))
+    rundir.write_text("config.yaml", OmegaConf.to_yaml(OmegaConf.create(config)))
+    rundir.write("plan.json", {})
+    (run,) = survey(tmp_path)
+    assert (run.state, run.command) == ("partial", "python -m fedexp")
+
+
+def test_exit_codes_and_commands(manifest, finished):
+    console = Console(file=io.StringIO(), width=200)
+    for seed in range(4):
+        finished(f"seed={seed}")
+    assert show_status(manifest.folder, console) == 1
+    text = console.file.getvalue()
+    assert "5 runs: 4 done, 1 missing" in text
+    assert text.count("python -m fedexp") == 1
+    assert "python -m fedexp algo=fedavg seed=4" in text
+    finished("seed=4")
+    assert show_status(manifest.folder, console) == 0
+
+
+def test_a_moved_folder_is_as_good(manifest, finished, tmp_path):
+    finished("seed=0")
+    moved = manifest.folder.rename(tmp_path / "moved")
+    assert states(moved)["seed=0"] == ("done", "3/3")
+
+
+def test_bad_paths_are_explained(tmp_path, capsys):
+    with pytest.raises(FedexpError, match="is not a folder"):
+        survey(tmp_path / "nowhere")
+    with pytest.raises(FedexpError, match="no run and no sweep in"):
+        survey(tmp_path)
+    (tmp_path / "sweep-0.json").write_text("[]")
+    assert main(["status", str(tmp_path)]) == 2
+    assert "is not the manifest of a sweep" in capsys.readouterr().err
+
+
+def test_usage(capsys):
+    assert main(["--help"]) == 0
+    assert "status FOLDER" in capsys.readouterr().out
+    for wrong in ([], ["status"], ["diff", "a"], ["x"]):
+        assert main(wrong) == 2
+        assert "status FOLDER" in capsys.readouterr().err
+
+
+def test_a_manifest_says_what_was_planned(manifest):
+    assert Manifest.read(manifest.file(".json")) == manifest
+    again = Manifest(manifest.folder, manifest.jobs[::-1])
+    assert again.identity == manifest.identity
+    sweep.record_job(manifest.reports, 0, overrides=[], status="failed", error="x")
+    manifest.write()
+    assert sweep.collect(manifest.reports) == []
+    assert json.loads(manifest.file(".json").read_text())["jobs"][0]["overrides"] == ["algo=fedavg", "seed=0"]
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        [],
+        ["algo=scamap", "model.hidden=[8,4]", "name='with space'", "out=/tmp/a-b.c", "local.clip=20", "seed=3"],
+        ["sweep=seeds", "algo=fedrs", "algo.rs.alpha=0.25", "data=mnist", "data.root='1'"],
+        ["~algo.hpm", "evaluate.all_clients=true", "optim.lr=1e-5"],
+    ],
+)
+def test_overrides_can_be_told_from_a_configuration(overrides):
+    config = composed(overrides)
+    again = composed(overrides_of(config))
+    assert run_id(again) == run_id(config)
+    assert {k: v for k, v in again.items() if k != "choices"} == {k: v for k, v in config.items() if k != "choices"}
+
+
+# ---------------------------------------------------------------- damage
+def test_a_damaged_file_of_one_run_hides_no_other(finished):
+    good, bad = finished("seed=1"), finished("seed=2")
+    (bad.path / "result.json").write_text('{"status"')
+    states = {run.path: run for run in survey(good.path.parent)}
+    assert [states[r.path].state for r in (good, bad)] == ["done", "damaged"]
+    assert "result.json is damaged" in states[bad.path].note
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_a_finished_run_whose_files_were_changed_is_damaged_and_has_a_remedy(manifest, finished, configured, alone):
+    path = finished("seed=0").path
+    if alone:
+        manifest.file(".json").unlink()
+    with (path / "clients.csv").open("a") as file:
+        file.write("4\n")
+    (run,) = (run for run in survey(manifest.folder) if run.path == path)
+    assert (run.state, run.rounds) == ("damaged", "?")
+    assert "clients.csv is damaged" in run.note
+    *_, forced = overrides = shlex.split(run.command)[3:]
+    assert forced == "force=true"
+    assert run_id(composed([*SMALL, *overrides])) == path.name
+    assert show_status(manifest.folder, Console(file=io.StringIO())) == 1
+
+
+@pytest.mark.parametrize("lost", [*CHECKED, "result.json"])
+def test_no_file_of_a_finished_run_is_lost_unnoticed(finished, lost):
+    path = finished("seed=0").path
+    (path / lost).unlink()
+    (run,) = survey(path.parent)
+    assert (run.state, run.rounds) == (("damaged", "?") if lost != "result.json" else ("partial", "0/3"))
+
+
+def test_a_damaged_checkpoint_is_told_from_one_that_the_run_can_continue_from(begun):
+    rundir = begun("seed=1")
+    rundir.append_record({"round": 1})
+    keep(rundir, 1, "previous.json")
+    rundir.append_record({"round": 2})
+    keep(rundir, 2)
+
+    def look():
+        (run,) = survey(rundir.path.parent)
+        return run.state, run.rounds, run.note
+
+    assert look() == ("partial", "2/3", "")
+    metrics = (rundir.path / "metrics.jsonl").read_text()
+    (rundir.path / "metrics.jsonl").write_text(metrics.replace("2", "3"))
+    state, rounds, note = look()
+    assert (state, rounds) == ("partial", "1/3")
+    assert "metrics.jsonl is damaged" in note
+    (rundir.path / "metrics.jsonl").unlink()
+    state, rounds, note = look()
+    assert (state, rounds) == ("damaged", "?")
+    assert "metrics.jsonl is missing" in note
+    (rundir.path / "metrics.jsonl").write_text(metrics)
+    (rundir.path / "checkpoint" / "server-000002.safetensors").unlink()
+    assert look()[:2] == ("partial", "1/3")
+
+
+# ---------------------------------------------------------------- what files may not make us say
+@pytest.mark.parametrize(
+    "planted",
+    [
+        {"evil": {"_target_": "os.system", "command": "id"}},
+        {"algo": {"evil": [{"_target_": "os.system"}]}},
+        {"choices": {"algo": "../../evil", "data": "digits", "partition": "iid", "model": "mlpnet"}},
+        {"hydra": {"searchpath": ["elsewhere"]}},
+        {"--config-dir": "elsewhere"},
+    ],
+)
+def test_no_command_is_made_of_settings_that_name_code(begun, configured, planted):
+    rundir = begun("seed=3")
+    config = {**configured("seed=3"), **planted}
+    rundir.write_text("config.yaml", yaml.safe_dump(config))
+    (run,) = survey(rundir.path.parent)
+    assert run.command == ""
+    assert run.note
+    console = Console(file=io.StringIO(), width=200, soft_wrap=True)
+    assert show_status(rundir.path.parent, console) == 1
+    assert "python -m fedexp" not in console.file.getvalue()
+
+
+@pytest.mark.parametrize(
+    "override",
+    ["+x._target_=os.system", "--config-dir=/tmp", "-cd=x", "hydra.searchpath=[/tmp]", "algo=../x", "a=\x1b[2J"],
+)
+def test_no_command_is_made_of_a_manifest_that_names_code(manifest, override):
+    jobs = [replace(job, overrides=[*job.overrides, override]) for job in manifest.jobs]
+    write_json(manifest.file(".json"), {"jobs": [asdict(job) for job in jobs]})
+    assert {run.command for run in survey(manifest.folder)} == {""}
+    assert all("might run code" in run.note for run in survey(manifest.folder))
+
+
+def test_nothing_that_a_terminal_would_obey_is_shown(begun, manifest):
+    rundir = begun("seed=1")
+    rundir.write_text("error.txt", "ValueError: \x1b[31mred\x1b[0m \x1b]8;;http://x\x07link\x9b2J\u202egnp.exe\n")
+    sweep.record_job(manifest.reports, 0, overrides=[], status="failed", error="\x1b]0;title\x07 DataError: \x08\x08no")
+    text = io.StringIO()
+    show_status(manifest.folder, Console(file=text, width=300))
+    assert UNWANTED.sub("", text.getvalue().replace("\n", "")) == text.getvalue().replace("\n", "")
+    assert "ValueError: red link2Jgnp.exe" in text.getvalue()
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"[]", b"{}", b"3", b"\xff\xfe", b"[" * 100_000, b'{"jobs": [1]}', b'{"jobs": [{}]}']
+)
+def test_a_manifest_that_no_sweep_has_written_is_named(tmp_path, data, capsys):
+    (tmp_path / "sweep-0.json").write_bytes(data)
+    assert main(["status", str(tmp_path)]) == 2
+    assert "sweep-0.json is not the manifest of a sweep" in capsys.readouterr().err
+
+
+def test_reports_of_jobs_that_no_sweep_has_written_are_passed_over(manifest):
+    for number, data in enumerate((b"", b"[]", b"{}", b"\xff", b"[" * 100_000, b'{"number": "x"}')):
+        (manifest.reports / f"job-{number:04}.json").write_bytes(data)
+    (manifest.reports / "job-0099.json").mkdir()
+    assert {run.state for run in survey(manifest.folder)} == {"missing"}
+
+
+def test_a_new_sweep_removes_its_own_reports_only(manifest, tmp_path):
+    (manifest.reports / "job-notes.json").write_text("mine")
+    (manifest.reports / "job-0001.json").write_text("{}")
+    manifest.write()
+    assert [p.name for p in manifest.reports.iterdir()] == ["job-notes.json"]
+    moved = manifest.reports.rename(tmp_path / "mine")
+    manifest.reports.symlink_to(moved)
+    (moved / "job-0001.json").write_text("{}")
+    with pytest.raises(DiskError, match="symbolic link"):
+        manifest.write()
+    assert (moved / "job-0001.json").exists()
+
+
+def test_five_hundred_runs_are_seen_in_three_seconds(begun, finished):
+    """Of processor time: how long one waits also depends on who else is using the machine."""
+    done, partial = finished("seed=0"), begun("seed=1", "algo=map")
+    keep(partial, 2)
+    for number in range(250):
+        for rundir in (done, partial):
+            shutil.copytree(rundir.path, rundir.path.with_name(f"{rundir.path.name}-{number}"))
+    began = time.process_time()
+    assert len(survey(done.path.parent)) == 502
+    assert time.process_time() - began < 3
