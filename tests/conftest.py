@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import signal
 from functools import cache
 
 import hypothesis
@@ -12,6 +13,7 @@ import yaml
 
 from fedexp.config.compose import Config, composed, conf_dir
 from fedexp.runs.directory import RunDir
+from fedexp.system.signals import SIGNALS
 
 SMALL = (
     "algo=fedavg", "cohort.clients=6", "cohort.fraction=0.5", "rounds=3", "local.epochs=1", "local.batch_size=32",
@@ -30,6 +32,15 @@ def pytest_addoption(parser):
 def one_thread():
     """Sums depend on the number of threads in their last bits."""
     torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def signals_as_before():
+    """A command that was told to stop ignores further signals, because its process is about to end; ours is not."""
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture

@@ -126,7 +126,7 @@ def test_commands_of_the_readme_for_two_machines(tmp_path):
 
 def free_port() -> str:
     with closing(socket.socket()) as probe:
-        probe.for_component(("127.0.0.1", 0))
+        probe.bind(("127.0.0.1", 0))
         return str(probe.getsockname()[1])
 
 
