@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import platform
 import time
 from collections.abc import Mapping, Sequence
@@ -15,9 +14,11 @@ from rich.console import Console
 
 from fedexp import __version__
 from fedexp.config.arguments import sources
-from fedexp.config.compose import FINAL, Config, checked, composed, run_id, run_path, title
+from fedexp.config.compose import Config, checked, composed, run_id, run_path, title
 from fedexp.display import Display, choose, summary
+from fedexp.errors import ConfigError
 from fedexp.runs.directory import Record, RunDir
+from fedexp.runs.files import CHECKPOINT, CONFIG, PLAN
 from fedexp.system import signals
 
 if TYPE_CHECKING:
@@ -82,30 +83,34 @@ def _finished(config: Config, rundir: RunDir, console: Console) -> Result | None
     if result is None:
         return None
     asked, done = final_settings(config), result["final"]
-    changed = [key for key in asked if asked[key] != done.get(key)]
-    if "window" in changed:
-        result, changed = _with_window(config, rundir, result), [key for key in changed if key != "window"]
-    if changed and (rundir.path / "checkpoint").exists():
+    missing = _not_measured(asked, done)
+    if missing and (rundir.path / CHECKPOINT).exists():
         return None
     console.print(f"{title(config)}: finished already; force=true runs it again.", soft_wrap=True, highlight=False)
-    for key in changed:
-        was, asks = json.dumps(done.get(key)), json.dumps(asked[key])
+    for key in missing:
         console.print(
-            f"note: it was finished with evaluate.{key}={was}, not {asks}. What that needs is kept only with keep=all.",
-            soft_wrap=True, highlight=False,
+            f"note: it was finished with evaluate.{key}={done[key]}, not {asked[key]}. What another pass after the "
+            "last round needs is kept only with keep=all.", soft_wrap=True, highlight=False,
         )  # fmt: skip
+    if asked["window"] != done["window"]:
+        result = _with_window(asked["window"], rundir, result)
     summary(result, console)
     return Result("skipped", rundir.path, result)
 
 
-def _with_window(config: Config, rundir: RunDir, result: dict[str, Any]) -> dict[str, Any]:
+def _not_measured(asked: Mapping[str, Any], done: Mapping[str, Any]) -> list[str]:
+    """What is asked for after the last round, and was not done. More clients than are asked for will do."""
+    fewer = ["all_clients"] if asked["all_clients"] > done["all_clients"] else []
+    return fewer + (["finetune_epochs"] if asked["finetune_epochs"] not in (0, done["finetune_epochs"]) else [])
+
+
+def _with_window(window: int, rundir: RunDir, result: dict[str, Any]) -> dict[str, Any]:
     """A result with the means of another number of rounds, which are on file."""
-    from fedexp.build import protocol
     from fedexp.evaluate.protocols import summarise
 
-    blocks = summarise(rundir.records(), protocol(config["evaluate"]).window)
+    blocks = summarise(rundir.records(), window)
     means = {goal: {**result[goal], **block} for goal, block in blocks.items()}
-    return {**result, **means, "final": {**result["final"], "window": config["evaluate"]["window"]}}
+    return {**result, **means, "final": {**result["final"], "window": window}}
 
 
 def _plan(config: Config, rundir: RunDir, display: Display, console: Console) -> Result:
@@ -121,9 +126,14 @@ def _run(config: Config, rundir: RunDir, display: Display, console: Console) -> 
     started = time.perf_counter()
     from fedexp.build import build
 
+    rundir.demand_writable()
     experiment = build(config, display.stage)  # before the directory is made: what cannot be built leaves none
-    with rundir, rundir.failures():
-        return _finished(config, rundir, console) or _run_locked(experiment, rundir, display, console, started)
+    try:
+        with rundir, rundir.failures():
+            return _finished(config, rundir, console) or _run_locked(experiment, rundir, display, console, started)
+    except ConfigError:
+        rundir.remove_unused()
+        raise
 
 
 def _run_locked(experiment: Experiment, rundir: RunDir, display: Display, console: Console, started: float) -> Result:
@@ -137,8 +147,8 @@ def _run_locked(experiment: Experiment, rundir: RunDir, display: Display, consol
             rundir.clear()
         for note in experiment.plan.content["notes"]:
             display.note(note)
-        rundir.write_text("config.yaml", OmegaConf.to_yaml(OmegaConf.create(config)))
-        rundir.write("plan.json", experiment.plan.content)
+        if rundir.result() is None:  # else the result on file vouches for them
+            _write_settings(experiment, rundir)
         final = engine.work_after if experiment.tests_clients else 0.0
         done = engine.open()
         display.start(title(config), config["rounds"], done, final=final, underway=engine.executor.underway)
@@ -153,6 +163,11 @@ def _run_locked(experiment: Experiment, rundir: RunDir, display: Display, consol
         engine.tracker.finish(result)
     summary(result, console)
     return Result("finished", rundir.path, result)
+
+
+def _write_settings(experiment: Experiment, rundir: RunDir) -> None:
+    rundir.write_text(CONFIG, OmegaConf.to_yaml(OmegaConf.create(experiment.config)))
+    rundir.write(PLAN, experiment.plan.content)
 
 
 def _conclude(experiment: Experiment, rundir: RunDir, engine: Engine, console: Console, setup: float) -> dict[str, Any]:
@@ -184,7 +199,8 @@ def _conclude(experiment: Experiment, rundir: RunDir, engine: Engine, console: C
         "versions": versions(),
     }
     save_model(rundir, engine.progress.state.model, {"run": result["run"], "title": result["title"]})
-    rundir.conclude(result)
+    if rundir.result() is None:  # else there is one of an earlier pass, which stays until this pass is done
+        rundir.conclude(result)
     try:
         with engine.timed("final"):
             more = engine.protocol.conclude(engine)
@@ -197,6 +213,7 @@ def _conclude(experiment: Experiment, rundir: RunDir, engine: Engine, console: C
         result[goal] = {**result.get(goal, {}), **extra}
     result |= {"status": "finished", "workers": engine.executor.workers, "seconds": _seconds(engine, setup)}
     with signals.defer_signals():  # or a signal in between would leave a finished run its checkpoint
+        _write_settings(experiment, rundir)
         result = rundir.conclude(result)
         if config["keep"] == "model":
             engine.checkpoint.clear()
@@ -204,8 +221,15 @@ def _conclude(experiment: Experiment, rundir: RunDir, engine: Engine, console: C
 
 
 def final_settings(config: Config) -> dict[str, Any]:
-    """The settings that concern only what is measured after the last round."""
-    return {key: config["evaluate"][key] for key in FINAL}
+    """What is to be measured after the last round: over how many rounds, of how many clients, after how many epochs."""
+    from fedexp.build import protocol
+
+    chosen, clients = protocol(config["evaluate"]), config["cohort"]["clients"]
+    return {
+        "window": chosen.window,
+        "all_clients": chosen.count_final(clients),
+        "finetune_epochs": config["evaluate"]["finetune_epochs"] if chosen.finetunes else 0,
+    }
 
 
 def _seconds(engine: Engine, setup: float) -> dict[str, float]:

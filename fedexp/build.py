@@ -25,7 +25,6 @@ from fedexp.core.views import Facts
 from fedexp.data.federated import FederatedData
 from fedexp.data.source import Loaded, Samples, Source, identified
 from fedexp.display import Display
-from fedexp.display.numbers import count
 from fedexp.engine import Engine, Every
 from fedexp.errors import ConfigError, FedexpError, PartitionError, PlanError
 from fedexp.evaluate.protocols import FedGelaProtocol, FedRemaProtocol, MapProtocol
@@ -300,11 +299,16 @@ def _after_the_last_round(config: Config, algorithm: Algorithm, splits: Sequence
     again = len(chosen.final_clients(algorithm.facts))
     more = again + chosen.passes(algorithm) * len(splits)
     rounds = config["rounds"] * cohort_size(config["cohort"]["clients"], config["cohort"]["fraction"])
-    if again and more > LARGE_FINAL * (rounds + more):
+    if again > LARGE_FINAL * (rounds + more):
         fewer = ", and evaluate.all_clients=100 takes 100 of them" if again > 100 else ""
         yield (
-            f"evaluate: after the last round {count(again, 'client')} are trained and tested once more, which is about "
-            f"{more / (rounds + more):.0%} of all training. evaluate.all_clients=false leaves that out{fewer}."
+            f"evaluate: clients trained and tested once more after the last round: {again:,}, which is about "
+            f"{100 * again / (rounds + more):.0f} % of all training. evaluate.all_clients=false leaves that out{fewer}."
+        )
+    if more - again > LARGE_FINAL * (rounds + more):
+        yield (
+            f"evaluate: clients fine-tuned after the last round: {more - again:,}, each for evaluate.finetune_epochs="
+            f"{config['evaluate']['finetune_epochs']:g}."
         )
 
 

@@ -229,7 +229,9 @@ class Engine:
     def visit(self, clients: Sequence[int]) -> dict[int, ClientResult]:
         """What another round of these clients would measure, after the last one."""
         broadcast = self.algorithm.broadcast(self.progress.state)
-        return self.after_rounds("all clients once more", clients, broadcast, self._last_job)
+        count = self.algorithm.facts.n_clients
+        some = "all clients" if len(clients) == count else f"{len(clients)} of {count} clients"
+        return self.after_rounds(f"{some} once more", clients, broadcast, self._last_job)
 
     def _last_job(self, client: int) -> Job:
         return Job(self.progress.state.round, client, *self._own(client), final=True)

@@ -55,7 +55,7 @@ class PlainDisplay:
     def after(self, what: str, work: float, clients: int, samples: int) -> None:
         """Writes what comes after the last round."""
         self._progress.after(what, work, clients, samples)
-        self.note(f"after the last round: {what}, {count(clients, 'client')}{self._left()}")
+        self.note(f"after the last round: {what}{self._left()}")
 
     def client(self, seconds: float, samples: int) -> None:
         """Counts."""

@@ -27,11 +27,18 @@ def _accuracies(result: Mapping[str, Any]) -> Table:
     windows = {result[kind]["window"] for kind in ABSENT if "window" in result.get(kind, ())}
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
     table.add_column("accuracy", no_wrap=True)
-    for heading in ("last", "best", f"mean of last {max(windows, default='few')}", "all clients"):
+    for heading in ("last", "best", f"mean of last {max(windows, default='few')}", _all_clients(result)):
         table.add_column(heading, justify="right", no_wrap=True)
     for kind, reason in ABSENT.items():
         table.add_row(*_accuracy(kind, result[kind]) if kind in result else (kind, DASH, DASH, DASH, DASH, reason))
     return table
+
+
+def _all_clients(result: Mapping[str, Any]) -> str:
+    """Says so if they are not all."""
+    detail = result.get("personalization", {}).get("all_clients_detail", {})
+    asked, there = len(detail.get("asked", ())), detail.get("of", 0)
+    return f"{asked} of {there} clients" if asked < there else "all clients"
 
 
 def _accuracy(kind: str, block: Mapping[str, Any]) -> tuple[Text, ...]:

@@ -31,6 +31,7 @@ class MapProtocol:
     all_clients: bool | int = True
     keeps_best: bool = False
     asks_clients: ClassVar[bool] = False  # for ``personal_scores``: then the next round waits for them
+    finetunes: ClassVar[bool] = False  # after the last round, if the method has no personal models
 
     def tests_clients_globally(self, algorithm: Algorithm) -> bool:  # noqa: ARG002
         """Whether trained clients are also tested on the global test set."""
@@ -42,22 +43,27 @@ class MapProtocol:
 
     def final_clients(self, facts: Facts) -> list[int]:
         """The clients that are trained and tested once more after the last round."""
-        if isinstance(self.all_clients, bool):
-            return list(range(facts.n_clients if self.all_clients else 0))
-        most = min(self.all_clients, facts.n_clients)
-        drawn: list[int] = numpy_rng(facts.seed, "final clients").choice(facts.n_clients, most, replace=False).tolist()
+        number = self.count_final(facts.n_clients)
+        if number == facts.n_clients:
+            return list(range(number))
+        rng = numpy_rng(facts.seed, "final clients")
+        drawn: list[int] = rng.choice(facts.n_clients, number, replace=False).tolist()
         return sorted(drawn)
 
-    def passes(self, algorithm: Algorithm) -> int:  # noqa: ARG002
+    def count_final(self, clients: int) -> int:
+        """How many of all clients they are."""
+        return clients * self.all_clients if isinstance(self.all_clients, bool) else min(self.all_clients, clients)
+
+    def passes(self, algorithm: Algorithm) -> int:
         """How often all clients are trained after the last round, beside ``final_clients``."""
-        return 0
+        return int(self.finetunes and not algorithm.personal)
 
     def conclude(self, engine: Engine) -> dict[str, dict[str, Any]]:
         """What is added to the summary's ``aggregation`` and ``personalization`` when the run ends."""
         clients = self.final_clients(engine.algorithm.facts)
         if not clients or not any("personalization" in r for r in engine.records):
             return {}
-        detail = _all_clients(engine.visit(clients))
+        detail = {**_all_clients(engine.visit(clients)), "of": engine.algorithm.facts.n_clients}
         tested = {"all_clients": detail["accuracy"]} if "accuracy" in detail else {}
         return {"personalization": {**tested, "all_clients_detail": detail}}
 
@@ -72,6 +78,7 @@ class FedGelaProtocol(MapProtocol):
     """
 
     keeps_best: bool = True
+    finetunes: ClassVar[bool] = True
 
     def tests_clients_globally(self, algorithm: Algorithm) -> bool:
         """Only where there is no server model to test."""
@@ -90,10 +97,6 @@ class FedGelaProtocol(MapProtocol):
             out["personalization"] = {**out.get("personalization", {}), **({} if pa is None else {"PA": pa})}
         return out
 
-    def passes(self, algorithm: Algorithm) -> int:
-        """All clients train the best server model a little, if they have no models of their own."""
-        return 0 if algorithm.personal else 1
-
     def _finetuned(self, engine: Engine) -> float | None:
         """Mean accuracy of clients that train the best server model a little; None if all of them fail."""
         model = {"model": {n: engine.progress.best[n] for n in engine.algorithm.travelling}}
@@ -101,7 +104,9 @@ class FedGelaProtocol(MapProtocol):
         if engine.plain is None:
             raise RuntimeError("FedGELA's protocol needs an engine that knows workers for plain training")
         engine.executor.use(engine.plain)
-        results = engine.after_rounds("fine-tuning", everyone, model, lambda c: Job(0, c, {}, {}, final=True))
+        results = engine.after_rounds(
+            "fine-tuning of all clients", everyone, model, lambda c: Job(0, c, {}, {}, final=True)
+        )
         found = [r.after.accuracy for r in results.values() if r.after is not None]
         return float(np.mean(found)) if found else None
 

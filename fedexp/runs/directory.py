@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 
 import yaml
 
-from fedexp.errors import ClientError, DamagedError, DiskError, FedexpError
+from fedexp.errors import ClientError, ConfigError, DamagedError, DiskError, FedexpError
 from fedexp.runs import files
 from fedexp.runs.files import CHECKPOINT, CONFIG, ERROR, GROWING, LOCK, METRICS, MODEL, PLAN, RESULT, Mark
 from fedexp.runs.pointer import Marks
@@ -36,10 +36,12 @@ class RunDir:
         self.marks: Marks = {}  # of the growing files
         self._whole: dict[str, Mark] = {}  # of files that were written at once
         self._lock: BinaryIO | None = None
+        self._made: list[Path] = []  # folders, the innermost first
 
     def __enter__(self) -> RunDir:
         self._own()
         with files.writing(self.path / LOCK):
+            self._made = [p for p in (self.path, *self.path.parents) if not p.exists()]
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock = self._locked_by_us()
         for half in (name for name in self._own() if name.endswith(".tmp")):  # written by a process that was killed
@@ -73,6 +75,24 @@ class RunDir:
     def __exit__(self, *_: object) -> None:
         if self._lock is not None:
             self._lock.close()
+
+    def demand_writable(self) -> None:
+        """Raises ``ConfigError`` if the directory cannot be made, before anything is read or trained."""
+        there = next(p for p in (self.path.absolute(), *self.path.absolute().parents) if p.exists())
+        if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+            raise ConfigError(
+                f"out: {self.path} cannot be made, because {there} is not a folder that can be written to. Name "
+                "another with out=<folder>."
+            )
+
+    def remove_unused(self) -> None:
+        """Removes the directory, and those around it, if they were made for a run that could not begin."""
+        if self._made and not self._has(CONFIG):
+            with suppress(OSError):
+                for name in (LOCK, ERROR):
+                    (self.path / name).unlink(missing_ok=True)
+                for folder in self._made:
+                    folder.rmdir()
 
     def holder(self) -> str | None:
         """Who is writing the run now, or None."""

@@ -12,6 +12,7 @@ from fedexp.errors import LimitError
 
 TORCH = 4 << 30  # bytes of addresses that it takes to import it, roughly
 FILES = (errno.EMFILE, errno.ENFILE)
+OUTPUT = (errno.ENOSPC, errno.EPIPE, errno.EIO)
 MEMORY = ("failed to map segment", "cannot allocate memory", "can't allocate memory", "std::bad_alloc")
 THREADS = ("can't start new thread", "resource temporarily unavailable")
 
@@ -41,6 +42,8 @@ def _sentence(error: Exception) -> str | None:
             f"This process may have {_limit(resource.RLIMIT_NOFILE)} files open at once, and needs more ({error}). "
             "Allow more with `ulimit -n 4096`, or use fewer executor.workers."
         )
+    if isinstance(error, OSError) and error.errno in OUTPUT and not error.filename:
+        return f"What a run says cannot be written to where standard output goes ({error}). Send it elsewhere."
     if isinstance(error, MemoryError) or any(words in text for words in MEMORY):
         return (
             f"There is not enough memory ({str(error) or 'MemoryError'}). `ulimit -v` is "

@@ -11,7 +11,7 @@ from rich.console import Console
 import fedexp
 from fedexp.client.worker import Worker
 from fedexp.config.compose import composed, run_path
-from fedexp.errors import ClientError
+from fedexp.errors import ClientError, ConfigError
 from fedexp.evaluate.protocols import MapProtocol
 
 ALL = "evaluate.all_clients=true"
@@ -118,7 +118,7 @@ def test_a_finished_run_says_what_it_was_finished_with(small, trained_rounds):
     trained_rounds.clear()
     result, text = said(small(ALL))
     assert result.status == "skipped"
-    assert "it was finished with evaluate.all_clients=false, not true" in text
+    assert "it was finished with evaluate.all_clients=0, not 6" in text
     assert "keep=all" in text
     assert trained_rounds == []
 
@@ -130,6 +130,54 @@ def test_what_is_kept_serves_another_last_pass(small, trained_rounds):
     assert result.status == "finished"
     assert "all_clients" in result.personalization
     assert trained_rounds == []
+
+
+def test_an_earlier_last_pass_stays_until_the_new_one_is_done(small, monkeypatch, trained_rounds):
+    def conclude(self, engine):
+        raise KeyboardInterrupt
+
+    first = fedexp.run(small("keep=all", "evaluate.all_clients=2"))
+    trained_rounds.clear()
+    with monkeypatch.context() as patch:
+        patch.setattr(MapProtocol, "conclude", conclude)
+        with pytest.raises(KeyboardInterrupt):
+            fedexp.run(small("keep=all", ALL))
+    again = fedexp.run(small("keep=all", "evaluate.all_clients=2"))
+    assert (again.status, again.personalization) == ("skipped", first.personalization)
+    whole = fedexp.run(small("keep=all", ALL))
+    assert len(whole.personalization["all_clients_detail"]["asked"]) == 6
+    assert trained_rounds == []
+
+
+@pytest.mark.parametrize("less", ["evaluate.all_clients=false", "evaluate.all_clients=null", "evaluate.all_clients=6"])
+def test_what_covers_what_is_asked_for_is_shown_without_a_word(small, less):
+    fedexp.run(small("keep=all", ALL))
+    result, text = said(small("keep=all", less))
+    assert result.status == "skipped"
+    assert "note" not in text
+
+
+def test_a_share_of_the_clients_is_not_called_all(small):
+    _, text = said(small("evaluate.all_clients=2"))
+    assert "after the last round: 2 of 6 clients once more" in text
+    assert "2 of 6 clients\n" in text
+    assert "all clients" not in text
+
+
+def test_fine_tuning_is_not_what_all_clients_leaves_out(small):
+    more = ("evaluate.protocol=fedgela", "cohort.fraction=0.2", "rounds=1", "plan=true")
+    _, text = said(small(*more, "evaluate.all_clients=false"))
+    assert "clients fine-tuned after the last round: 6, each for evaluate.finetune_epochs=10" in " ".join(text.split())
+    assert "all_clients=false" not in text
+
+
+def test_what_cannot_begin_leaves_nothing_behind(small, tmp_path, monkeypatch):
+    with pytest.raises(ConfigError, match=r"^out: .* is not a folder"):
+        fedexp.run([*small(), "out=/dev/null/x"])
+    monkeypatch.setenv("FEDEXP_CORES", "x")
+    with pytest.raises(ConfigError, match="FEDEXP_CORES"):
+        fedexp.run(small("executor=processes"))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_means_over_another_number_of_rounds_come_from_the_records(small, trained_rounds):
@@ -146,14 +194,14 @@ def test_means_over_another_number_of_rounds_come_from_the_records(small, traine
 def test_much_work_after_the_last_round_is_said_beforehand(small):
     _, text = said(small(ALL, "plan=true", "cohort.fraction=0.2", "rounds=1"))
     flat = " ".join(text.split())
-    assert "after the last round 6 clients are trained and tested once more, which is about 86% of all training" in flat
+    assert "trained and tested once more after the last round: 6, which is about 86 % of all training" in flat
     _, text = said(small(ALL, "plan=true", "rounds=100"))
     assert "once more" not in text
 
 
 def test_the_last_pass_is_seen(small):
     _, text = said(small(ALL))
-    assert "after the last round: all clients once more, 6 clients" in text
+    assert "after the last round: all clients once more" in text
     assert text.startswith("reading digits\n")
 
 

@@ -125,7 +125,7 @@ def test_plain_lines_in_a_long_round_and_after_the_last_one() -> None:
         "title: 1 round",
         "round 1/1: 1.5 of 4 clients done, about 10:09 left",
         "round 1/1  aggregation 86.1 %  personalization 90.4 %  took 00:40",
-        "after the last round: all clients once more, 8 clients, about 01:20 left",
+        "after the last round: all clients once more, about 01:20 left",
         "all clients once more: 1.0 of 8 clients done, about 04:40 left",
     ]
 
