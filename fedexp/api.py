@@ -15,9 +15,10 @@ from rich.console import Console
 from fedexp import __version__
 from fedexp.config.arguments import sources
 from fedexp.config.compose import Config, checked, composed, run_id, run_path, title
+from fedexp.core.record import Record
 from fedexp.display import Display, choose, summary
 from fedexp.errors import ConfigError
-from fedexp.runs.directory import Record, RunDir
+from fedexp.runs.directory import RunDir
 from fedexp.runs.files import CHECKPOINT, CONFIG, PLAN
 from fedexp.system import signals
 

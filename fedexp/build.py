@@ -35,8 +35,9 @@ from fedexp.partition.base import ClientSplit, split
 from fedexp.runs.checkpoint import Checkpoint
 from fedexp.runs.directory import RunDir
 from fedexp.runs.plan import Plan, describe, forecast, slot_bytes
-from fedexp.runs.storage_estimate import HOLD, Capacity, Demand, StorageEstimate, afford
+from fedexp.runs.storage_estimate import HOLD, Capacity, Demand, StorageEstimate
 from fedexp.server.sampler import ClientDropouts, UniformSampler, cohort_size
+from fedexp.system.memory import afford
 from fedexp.track.base import RunCard, Tracker
 
 LARGE_FINAL = 0.25  # share of all training after the last round, above which the user is told

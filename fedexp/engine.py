@@ -15,6 +15,7 @@ from torch import Tensor
 
 from fedexp.client.module import ClientResult, Job
 from fedexp.core.algorithm import Algorithm, Private
+from fedexp.core.record import Record
 from fedexp.core.state import Message, Tree, digest, fingerprints, sizes
 from fedexp.display import Display
 from fedexp.errors import CheckpointError
@@ -24,7 +25,7 @@ from fedexp.execute.base import Blueprint, Executor
 from fedexp.execute.task import Measure, MeasureServer, Task, TaskResult, Train, Visit, complete
 from fedexp.runs import ledger as ledgers
 from fedexp.runs.checkpoint import Checkpoint, RunProgress
-from fedexp.runs.directory import Record, RunDir
+from fedexp.runs.directory import RunDir
 from fedexp.runs.ledger import Ledger
 from fedexp.server.aggregate import Fold, blocks
 from fedexp.server.sampler import ClientDropouts, UniformSampler, largest_first

@@ -11,7 +11,7 @@ import torch
 from fedexp.core.ranges import Count
 from fedexp.core.seeding import numpy_rng
 from fedexp.data.source import DataSpec, Loaded, Samples
-from fedexp.runs.storage_estimate import afford
+from fedexp.system.memory import afford
 
 CENTRES = ((1.0, 0.0), (0.0, math.sqrt(3)), (0.0, -math.sqrt(3)))
 RADIUS = 0.5

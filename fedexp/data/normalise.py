@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedexp.errors import ConfigError
-from fedexp.runs.storage_estimate import afford
+from fedexp.system.memory import afford
 
 CHUNK = 4096  # images converted at a time: bounds the extra memory to a few dozen megabytes
 

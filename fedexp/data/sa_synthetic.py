@@ -13,7 +13,7 @@ from fedexp.core.seeding import numpy_rng
 from fedexp.data.source import DataSpec, Loaded
 from fedexp.data.traffic import Bytes, Labels, byte_samples
 from fedexp.errors import ConfigError
-from fedexp.runs.storage_estimate import afford
+from fedexp.system.memory import afford
 
 MOTIFS, MOTIF = 6, 16  # byte strings that give an app away, and their length
 JITTER = 8  # positions by which a motif may move

@@ -12,7 +12,7 @@ from fedexp.core.ranges import Count, NotNegative, Pixels
 from fedexp.core.seeding import numpy_rng
 from fedexp.data.augment import pipeline
 from fedexp.data.source import DataSpec, Loaded, Samples
-from fedexp.runs.storage_estimate import afford
+from fedexp.system.memory import afford
 
 COARSE = 4  # a class's picture is this many random numbers wide, drawn large
 SHIFT = 2  # pixels by which it may move

@@ -8,8 +8,8 @@ from typing import Protocol
 
 from rich.console import Console
 
+from fedexp.core.record import Record
 from fedexp.display.progress import nothing
-from fedexp.track.base import Record
 
 
 class Display(Protocol):

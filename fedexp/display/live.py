@@ -11,9 +11,9 @@ from rich.status import Status
 from rich.table import Table
 from rich.text import Text
 
+from fedexp.core.record import Record
 from fedexp.display.numbers import clock, duration, percent, sparkline
 from fedexp.display.progress import KINDS, Progress, nothing
-from fedexp.track.base import Record
 
 WIDEST = 100  # numbers far from their bars are hard to read
 COLOURS = {"aggregation": "cyan", "personalization": "magenta"}

@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 from rich.console import Console
 
+from fedexp.core.record import Record
 from fedexp.display.numbers import clock, count, percent
 from fedexp.display.progress import KINDS, Progress, nothing
-from fedexp.track.base import Record
 
 
 class PlainDisplay:

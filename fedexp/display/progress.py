@@ -7,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from fedexp.track.base import Record
+from fedexp.core.record import Record
 
 KINDS = ("aggregation", "personalization")
 

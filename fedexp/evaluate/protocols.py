@@ -10,10 +10,10 @@ import numpy as np
 
 from fedexp.client.module import ClientResult, Job
 from fedexp.core.algorithm import Algorithm
+from fedexp.core.record import Record
 from fedexp.core.seeding import numpy_rng
 from fedexp.core.views import Facts
 from fedexp.evaluate.tester import Score, personalization
-from fedexp.runs.directory import Record
 
 if TYPE_CHECKING:
     from fedexp.engine import Engine

@@ -10,8 +10,8 @@ from functools import cache, cached_property
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
+from fedexp.partition.heatmap import heatmap
 from fedexp.partition.table import IntArray
-from fedexp.track.heatmap import heatmap
 
 INK = (40, 40, 40)
 FAINT = (150, 150, 150)

@@ -16,12 +16,12 @@ from typing import Any, BinaryIO
 
 import yaml
 
+from fedexp.core.record import Record
 from fedexp.errors import ClientError, ConfigError, DamagedError, DiskError, FedexpError
 from fedexp.runs import files
 from fedexp.runs.files import CHECKPOINT, CONFIG, ERROR, GROWING, LOCK, METRICS, MODEL, PLAN, RESULT, Mark
 from fedexp.runs.pointer import Marks
 
-Record = dict[str, Any]
 LASTING = (*GROWING, MODEL)  # what a result vouches for; settings and plan are written anew until it is the last one
 CHECKED = (CONFIG, PLAN, *LASTING)
 _YAML = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader

@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-Record = Mapping[str, Any]
-"""One evaluated round: ``round`` (from 1) and, where they make sense, ``aggregation``, ``personalization``, ``terms``,
-``bytes`` and ``seconds``. A metric that makes no sense for a method is absent."""
+from fedexp.core.record import Record
 
 
 @dataclass(frozen=True)

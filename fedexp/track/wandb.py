@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 
 from fedexp.core.ranges import Project, Tag
+from fedexp.core.record import Record
 from fedexp.errors import ConfigError
+from fedexp.partition.heatmap import heatmap, ownership
 from fedexp.runs.files import refuse_link
-from fedexp.track.base import Record, RunCard
-from fedexp.track.heatmap import heatmap, ownership
+from fedexp.track.base import RunCard
 from fedexp.track.wandb_login import has_key
 
 if TYPE_CHECKING:

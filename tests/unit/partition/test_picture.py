@@ -9,8 +9,8 @@ import pytest
 from PIL import Image
 
 from fedexp.partition.dirichlet import Dirichlet
+from fedexp.partition.heatmap import MISSING, heatmap
 from fedexp.partition.picture import PAPER, _levels, _Sheet, _ticks, picture
-from fedexp.track.heatmap import MISSING, heatmap
 from tests.unit.partition.test_partition import rng
 
 

@@ -16,9 +16,8 @@ from fedexp.algos.fedrs import ClassWeightedAggregation, RestrictedSoftmax
 from fedexp.algos.scaffold import Scaffold
 from fedexp.build import build
 from fedexp.core.state import nbytes
-from fedexp.runs import storage_estimate
 from fedexp.runs.plan import forecast
-from fedexp.runs.storage_estimate import Capacity, Demand, StorageEstimate, available_memory
+from fedexp.runs.storage_estimate import Capacity, Demand, StorageEstimate
 from fedexp.testing import play
 
 MODEL = 4 * (16 * 8 + 8 + 8 * 4)  # the tiny network: 16-8-4, one bias
@@ -190,22 +189,6 @@ def test_the_room_of_a_folder_that_is_not_there_yet(tmp_path):
     room = Capacity.of(tmp_path / "not" / "yet")
     assert room.disk == pytest.approx(shutil.disk_usage(tmp_path).free, rel=0.2)
     assert room.memory > 0
-
-
-def test_a_control_group_limits_the_memory(tmp_path, monkeypatch):
-    monkeypatch.setattr(storage_estimate, "PROC", tmp_path / "proc")
-    monkeypatch.setattr(storage_estimate, "CGROUP", tmp_path / "group")
-    own = tmp_path / "group" / "user" / "job"
-    for folder in (tmp_path / "proc" / "self", own):
-        folder.mkdir(parents=True)
-    (tmp_path / "proc" / "meminfo").write_text("MemTotal: 9000 kB\nMemAvailable:    4000 kB\n")
-    assert available_memory() == 4000 * 1024
-    (tmp_path / "proc" / "self" / "cgroup").write_text("0::/user/job\n")
-    (own / "memory.current").write_text("900000\n")
-    (own / "memory.stat").write_text("anon 1\ninactive_file 100000\n")
-    for limit, available in (("max", 4000 * 1024), ("1000000", 200000), ("800000", 0), ("99999999999", 4000 * 1024)):
-        (own / "memory.max").write_text(limit + "\n")
-        assert available_memory() == available
 
 
 def test_what_will_not_fit_is_said_before_the_run(configured, monkeypatch):

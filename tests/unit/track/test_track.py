@@ -18,8 +18,8 @@ import numpy as np
 import pytest
 
 from fedexp.errors import ConfigError, DiskError
+from fedexp.partition.heatmap import DARK, MISSING, heatmap, ownership
 from fedexp.track import NoTracker, RunCard, Tracker
-from fedexp.track.heatmap import DARK, MISSING, heatmap, ownership
 from fedexp.track.wandb import WandbTracker, lists, scalars
 
 PARTITION = [[5, 0, 3], [0, 7, 0]]  # two clients, three classes

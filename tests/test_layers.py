@@ -1,0 +1,58 @@
+"""Which part of the package may import which: only what stands further up in the list."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+PACKAGE = Path(__file__).parents[1] / "fedexp"
+LAYERS = (
+    ("errors",),
+    ("display",),  # numbers, progress: what a user sees needs nothing of a run but its records
+    ("system",),
+    ("core", "data", "partition", "models", "config"),
+    ("client", "server", "algos", "evaluate"),
+    ("execute",),
+    ("runs", "track"),
+    ("engine",),
+    ("build",),
+    ("sweep", "api"),
+    ("cli", "testing", "__main__", "__init__"),
+    ("bench",),
+)
+EXCEPTIONS = {  # commands, and what is still to be moved
+    "display": {"core"},
+    "data": {"build", "runs"},
+    "evaluate": {"engine"},
+    "runs": {"sweep"},
+    "__init__": {"api"},
+}
+
+
+def imported() -> Iterator[tuple[str, str, str]]:
+    for path in sorted(PACKAGE.rglob("*.py")):
+        own = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("fedexp."):
+                yield own, node.module.split(".")[1], f"{path.relative_to(PACKAGE)} imports {node.module}"
+
+
+def test_nobody_imports_from_further_down():
+    level = {name: number for number, names in enumerate(LAYERS) for name in names}
+    wrong = [
+        words
+        for own, other, words in imported()
+        if own != other and level[other] > level[own] and other not in EXCEPTIONS.get(own, ())
+    ]
+    assert wrong == []
+
+
+def test_every_part_has_its_layer():
+    names = {p.stem for p in PACKAGE.iterdir() if p.suffix == ".py" or (p / "__init__.py").exists()}
+    assert names == {name for names in LAYERS for name in names}
+
+
+def test_no_exception_is_left_that_is_not_needed():
+    found = {(own, other) for own, other, _ in imported()}
+    assert {(own, other) for own, others in EXCEPTIONS.items() for other in others} <= found
