@@ -183,15 +183,15 @@ class Engine:
         for client in gone:
             job(client)  # it gets the message, and is not heard of again
             results[client] = ClientResult(client, error="dropped out")
-        staying_clients = [c for c in order if c not in gone]
-        staying = blocks(staying_clients, self._samples)
-        tasks = chain(tests, (Train(i, tuple(job(c) for c in b)) for i, b in enumerate(staying, len(tests))))
+        staying = [c for c in order if c not in gone]
+        cuts = blocks(staying, self._samples)
+        tasks = chain(tests, (Train(i, tuple(job(c) for c in b)) for i, b in enumerate(cuts, len(tests))))
         message = self.progress.state.message if tests else broadcast
         fold = Fold.empty(self.algorithm)
-        with closing(complete(self.executor.map(tasks, message), len(tests) + len(staying))) as answers:
+        with closing(complete(self.executor.map(tasks, message), len(tests) + len(cuts))) as answers:
             if last:
                 self._commit_round(last, self._pooled(islice(answers, len(tests))))
-            self.display.cohort(t + 1, len(staying_clients), sum(self._samples[c] for c in staying_clients))
+            self.display.cohort(t + 1, len(staying), sum(self._samples[c] for c in staying))
             for answer in answers:
                 self._clock({"transfer": answer.transfer})
                 with self.timed("aggregate"):
