@@ -41,6 +41,7 @@ from fedexp.config.compose import (
     run_path,
 )
 from fedexp.config.hydra_loader import BASE, Sources, lent, loader, parsed_overrides
+from fedexp.config.hydra_settings import PLAN_DIR
 from fedexp.display.prefixed import prefixed
 from fedexp.errors import ConfigError, FedexpError
 from fedexp.sweep.manifest import Manifest
@@ -222,7 +223,7 @@ def _check_sweep(overrides: Sequence[Override], lines: list[str], settings: Dict
     if (n_jobs := settings.launcher.get("n_jobs")) is not None:
         lines.append(f"hydra.launcher.n_jobs={resources.at_once(n_jobs, len(jobs))}")
     if configs[0]["plan"]:  # what Hydra writes goes where nothing stays
-        lines.append(f"hydra.sweep.dir=${{oc.env:{sweep.ENV}}}")
+        lines.append(f"hydra.sweep.dir={PLAN_DIR}")
     return Checked(
         first=configs[0],
         sources=sources,

@@ -32,13 +32,10 @@ from hydra.plugins.sweeper import Sweeper
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
+from fedexp.config.hydra_settings import refuse_changes
 from fedexp.system import signals
 
 BASE = "1.3"  # of Hydra's behaviour
-HYDRAS = (  # beginnings of names of classes that its settings may name
-    "hydra._internal.core_plugins.", "hydra_plugins.", "hydra.experimental.callbacks.",
-    "logging.StreamHandler", "logging.FileHandler", "logging.NullHandler", "logging.handlers.", "colorlog.",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -93,7 +90,7 @@ class Loader(ConfigLoaderImpl):
         """The configuration of one job without Hydra's own part, and the files it is made of."""
         with signals.defer_signals():
             parsed = parsed_overrides(overrides)
-            if any(o.is_hydra_override() for o in parsed) or self._searches_elsewhere(config_name, parsed):
+            if any(_is_hydras(o) for o in parsed) or self._searches_elsewhere(config_name, parsed):
                 whole = self._load_configuration_impl(config_name, list(overrides), RunMode.RUN)
                 return whole, whole.hydra.runtime.choices
             self.validate_sweep_overrides_legal(parsed, RunMode.RUN, from_shell=True)
@@ -115,13 +112,13 @@ class Loader(ConfigLoaderImpl):
             self.validate_sweep_overrides_legal(parsed, run_mode, from_shell)
         if self._searches_elsewhere(config_name, parsed):
             config = super()._load_configuration_impl(config_name, overrides, run_mode, from_shell)
-            _refuse_foreign_code(config)
+            refuse_changes(config, config_name)
             return config
         settings = [o for o in parsed if self._is_setting(o)]
         config = self._with_files(config_name, parsed, run_mode).whole()
         self._apply_overrides_to_config([o for o in settings if not o.is_sweep_override()], config)
-        if any(o.is_hydra_override() for o in settings):
-            _refuse_foreign_code(config)
+        if any(_is_hydras(o) for o in settings):
+            refuse_changes(config, config_name)
         _note(config, parsed)
         return config
 
@@ -153,7 +150,7 @@ class Loader(ConfigLoaderImpl):
         key = (config_name, *lines, run_mode)
         if key not in self._merged:
             config = super()._load_configuration_impl(config_name, lines, run_mode, validate_sweep_overrides=False)
-            _refuse_foreign_code(config)
+            refuse_changes(config, config_name)
             self._merged[key] = _Merged.of(config)
         return self._merged[key]
 
@@ -177,6 +174,11 @@ class Loader(ConfigLoaderImpl):
                     f"hydra.searchpath: {path} is not a folder. Name one, as in file:///home/me/conf."
                 )
         super()._process_config_searchpath(config_name, parsed_overrides, repo)
+
+
+def _is_hydras(override: Override) -> bool:
+    """Whether an override is for Hydra itself: one of its settings, or all of them at once."""
+    return override.key_or_group == "hydra" or bool(override.is_hydra_override())
 
 
 def _check_choice(override: Override) -> None:
@@ -234,23 +236,6 @@ class _Remembering(CachingConfigRepository):
                 self._files[config_path] = self.delegate.load_config(config_path)
             self.cache[config_path] = copy.deepcopy(self._files[config_path])  # merging changes it
         return self.cache[config_path]
-
-
-def _refuse_foreign_code(config: DictConfig) -> None:
-    """Hydra makes objects of what its settings name: of its own classes and those of its plugins, and of no others."""
-    for where, name in _code(OmegaConf.to_container(config.hydra, resolve=False), "hydra"):
-        if not str(name).startswith(HYDRAS):
-            raise ConfigCompositionException(f"{where}: {name!r} is not one of Hydra's own classes. Leave it out.")
-
-
-def _code(node: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """Every name of code in Hydra's settings, with its key."""
-    if not isinstance(node, dict):
-        return
-    for key, value in node.items():
-        if key in ("_target_", "()") or (key == "class" and "_logging." in path):
-            yield f"{path}.{key}", value
-        yield from _code(value, f"{path}.{key}")
 
 
 def _note(config: DictConfig, overrides: Sequence[Override]) -> None:

@@ -193,8 +193,19 @@ COMMANDS = {
         ("+loop.number=3", "loop.number is not a setting"),
         ("+model.shape=[3]", "model.shape is not a setting"),
         ("hydra.launcher._target_=os.system", "hydra.launcher._target_: 'os.system' is not one of Hydra's own classes"),
-        ("+hydra.callbacks.x._target_=os.system", "hydra.callbacks.x._target_: 'os.system' is not one of"),
+        ("+hydra.callbacks.x._target_=os.system", "hydra.callbacks", "cannot be set"),
         ("hydra.searchpath=[pkg://antigravity]", "hydra.searchpath: pkg://antigravity is not a folder"),
+    ],
+    "Hydra's own settings": [
+        ("+hydra.job.env_set.LD_PRELOAD=/x.so", "hydra.job.env_set", "cannot be set"),
+        ("hydra.output_subdir=zz", "hydra.output_subdir cannot be set"),
+        ("hydra.run.dir=zz", "hydra.run.dir cannot be set"),
+        ("'hydra={run: {dir: zz}}'", "hydra.run.dir cannot be set"),
+        ("-m hydra.sweep.dir=zz seed=1,2", "hydra.sweep.dir cannot be set"),
+        ("-m '+hydra={output_subdir: zz}'", "hydra"),
+        ("hydra/job_logging=default", "hydra.job_logging", "cannot be set"),
+        ("-m hydra/launcher=joblib hydra.launcher.temp_folder=zz", "hydra.launcher.temp_folder cannot be set"),
+        ("experiment@hydra.job=map_fmnist_mlp", "experiment@hydra.job"),
     ],
     "what does not fit": [
         ("cohort.clients=1000000000", "1438 samples cannot give 1000000000 clients"),
@@ -273,6 +284,8 @@ OWN = {
     "mine.yaml": "defaults: [config, _self_]\nrounds: 4\n",
 }
 ALGO = "algo/mine.yaml"
+EVIL = "experiment/evil.yaml"
+GLOBAL = "# @package _global_\n"
 BASED = "defaults: [config, _self_]\n"
 FOLDERS = [
     ({}, "algo=mein", "algo=mein: there is no such choice", "'mine'"),
@@ -312,10 +325,16 @@ FOLDERS = [
     ({"data/mine.yaml": "_target_: theirs.Prox\n"}, "data=mine", "is not what data needs: it has no load"),
     ({"model/mine.yaml": "_target_: fedexp.models.mlp.mlpnet\nhiden: [3]\n"}, "model=mine", "model.hiden is not"),
     ({"optim/mine.yaml": "_target_: fedexp.client.optim.Sgd\nlr: .nan\n"}, "optim=mine", "optim.lr must be a finite"),
-    ({"mine.yaml": BASED + "hydra: {callbacks: {x: {_target_: os.system}}}\n"}, "-cn mine", "hydra.callbacks.x"),
+    ({"mine.yaml": BASED + "hydra: {callbacks: {x: {_target_: os.system}}}\n"}, "-cn mine", "hydra.callbacks cannot"),
+    ({EVIL: GLOBAL + "hydra: {job: {env_set: {LD_PRELOAD: /x.so}}}\n"}, "experiment=evil", "hydra.job.env_set"),
+    ({EVIL: GLOBAL + "hydra: {run: {dir: zz}}\n"}, "experiment=evil", "hydra.run.dir cannot be set"),
+    ({EVIL: GLOBAL + "hydra: {output_subdir: zz}\n"}, "experiment=evil", "hydra.output_subdir cannot be set"),
+    ({EVIL: GLOBAL + "hydra: {output_subdir: zz}\n"}, "-m experiment=evil,map_fmnist_mlp", "hydra.output_subdir"),
+    ({EVIL: GLOBAL + "hydra: {job: {env_set: {A: b}}}\n"}, "-m experiment=map_fmnist_mlp,evil", "hydra.job.env_set"),
+    ({"mine.yaml": BASED + "hydra: {sweep: {dir: zz}}\n"}, "-m -cn mine seed=1,2", "hydra.sweep.dir cannot be set"),
     ({"mine.yaml": BASED + "hydra: {searchpath: ['pkg://antigravity']}\n"}, "-cn mine", "hydra.searchpath"),
     ({"mine.yaml": BASED + "roundz: 4\n"}, "-cn mine", "roundz is not a setting", "'rounds'"),
-    ({"mine.yaml": "rounds: 4\n"}, "-cn mine", "cohort", "are missing"),
+    ({"mine.yaml": "rounds: 4\n"}, "-cn mine", "mine.yaml lacks the settings", "defaults: [config, _self_]"),
     ({"mine.yaml": "defaults: [confg]\n"}, "-cn mine", "confg"),
     ({"mine.yaml": "x: [\n"}, "-cn mine", "mine.yaml", "not valid yaml"),
 ]  # fmt: skip
