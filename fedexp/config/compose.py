@@ -13,7 +13,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import yaml
 from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
@@ -22,6 +21,7 @@ from omegaconf.errors import OmegaConfBaseException
 from fedexp.config import schema, targets
 from fedexp.config.hydra_loader import Loader, Sources
 from fedexp.config.hydra_loader import loader as loader_of
+from fedexp.config.yaml_files import reading
 from fedexp.errors import ConfigError
 
 Config = dict[str, Any]
@@ -41,9 +41,8 @@ RENAMED: dict[str, str] = {}
 # Hydra's launchers that come with an extra of ours.
 LAUNCHERS = {"joblib": "joblib", "submitit_slurm": "slurm", "submitit_local": "slurm"}
 
-# What reading and merging of files raises. ValueError: algo=3, says Hydra.
-OF_FILES = (yaml.YAMLError, UnicodeError, RecursionError, OSError)
-ERRORS = (HydraException, OmegaConfBaseException, ValueError, *OF_FILES)
+# What composing raises. ValueError: algo=3, says Hydra.
+ERRORS = (HydraException, OmegaConfBaseException, ValueError, RecursionError, OSError)
 
 
 def conf_dir() -> Path:
@@ -212,8 +211,8 @@ def explain(error: Exception, sources: Sources | None = None) -> str:
     """Hydra's message, with the nearest valid key or choice."""
     sources = sources or Sources(conf_dir())
     causes = list(_causes(error))
-    if any(isinstance(c, OF_FILES) and not isinstance(c, HydraException) for c in causes):
-        return _explain_files(causes[-1], sources)
+    if any(isinstance(c, RecursionError) for c in causes):
+        return "The defaults lists of the configuration files go round in a circle. Let no file name itself."
     parts = (str(c).partition("\n\nConfig search path")[0].strip() for c in causes)
     text = "\n".join(dict.fromkeys(filter(None, parts)))
     if match := re.search(r"Could not find '([\w/]+)/([^'/]+)'", text):
@@ -229,26 +228,6 @@ def explain(error: Exception, sources: Sources | None = None) -> str:
     return text
 
 
-def _explain_files(error: BaseException, sources: Sources) -> str:
-    """What is wrong with a file, and with which: whoever reads it is told its text, not always its name."""
-    files = (p for folder in sources.folders() for p in sorted(folder.rglob("*.yaml")))
-    broken = next((p for p in files if not _readable(p)), None)
-    if broken is None and isinstance(error, RecursionError):
-        return "The defaults lists of the configuration files go round in a circle. Let no file name itself."
-    mark = getattr(error, "problem_mark", None)
-    line = f", line {mark.line + 1}," if mark else ""
-    problem = (getattr(error, "problem", None) or str(error) or type(error).__name__).splitlines()[0]
-    return f"{broken or 'A configuration file'}{line} is not valid yaml ({problem}). Mend it."
-
-
-def _readable(path: Path) -> bool:
-    try:
-        OmegaConf.load(path)
-    except ERRORS:
-        return False
-    return True
-
-
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
     while error is not None:
         yield error
@@ -261,7 +240,7 @@ def choices_of(group: str, sources: Sources | None = None) -> list[str]:
 
 
 def _files(group: str, sources: Sources) -> list[Path]:
-    return [p for folder in sources.folders() for p in (folder / group).glob("*.yaml")]
+    return [p for folder in sources.folders() for p in (folder / group).glob("*.yaml") if p.is_file()]
 
 
 def _explain_key(path: str, sources: Sources) -> str:
@@ -284,9 +263,11 @@ def _explain_key(path: str, sources: Sources) -> str:
 
 
 def _keys(path: Path) -> set[str]:
-    if not _readable(path):
+    try:
+        with reading(path):
+            node = OmegaConf.to_container(OmegaConf.load(path))
+    except ConfigError:
         return set()
-    node = OmegaConf.to_container(OmegaConf.load(path))
     own = node.get(path.parent.name, node) if isinstance(node, dict) else node  # a file may also speak for its group
     return set(_walk(own, ""))
 

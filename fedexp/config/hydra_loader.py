@@ -33,6 +33,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from fedexp.config.hydra_settings import refuse_changes
+from fedexp.config.yaml_files import reading
 from fedexp.system import signals
 
 BASE = "1.3"  # of Hydra's behaviour
@@ -131,7 +132,7 @@ class Loader(ConfigLoaderImpl):
     def _searches_elsewhere(self, config_name: str | None, overrides: Sequence[Override]) -> bool:
         """Whether ``hydra.searchpath`` adds folders, of which nothing is remembered."""
         if config_name not in self._elsewhere:
-            primary = self.repository.load_config(config_name) if config_name else None
+            primary = _read(self.repository, config_name) if config_name else None
             there = primary is not None and OmegaConf.select(primary.config, "hydra.searchpath")
             self._elsewhere[config_name] = bool(there)
         return self._elsewhere[config_name] or any(o.key_or_group == "hydra.searchpath" for o in overrides)
@@ -233,9 +234,19 @@ class _Remembering(CachingConfigRepository):
     def load_config(self, config_path: str) -> ConfigResult | None:
         if config_path not in self.cache:
             if config_path not in self._files:
-                self._files[config_path] = self.delegate.load_config(config_path)
+                self._files[config_path] = _read(self.delegate, config_path)
             self.cache[config_path] = copy.deepcopy(self._files[config_path])  # merging changes it
         return self.cache[config_path]
+
+
+def _read(repository: Any, config_path: str) -> ConfigResult | None:
+    """A file as Hydra reads it, from the first folder that has it."""
+    source = next((s for s in repository.get_sources() if s.is_config(config_path)), None)
+    if source is None or source.scheme() != "file":
+        found: ConfigResult | None = repository.load_config(config_path)
+        return found
+    with reading(Path(source.path, f"{config_path.removesuffix('.yaml')}.yaml")):
+        return repository.load_config(config_path)  # type: ignore[no-any-return]
 
 
 def _note(config: DictConfig, overrides: Sequence[Override]) -> None:

@@ -301,6 +301,8 @@ OWN = {
     "mine.yaml": "defaults: [config, _self_]\nrounds: 4\n",
 }
 ALGO = "algo/mine.yaml"
+BROKEN = {"algo/broken.yaml": "rs: [1\n"}
+LAUGHS = "a0: &a0 [x]\n" + "".join(f"a{i + 1}: &a{i + 1} [{', '.join([f'*a{i}'] * 9)}]\n" for i in range(9))
 EVIL = "experiment/evil.yaml"
 GLOBAL = "# @package _global_\n"
 BASED = "defaults: [config, _self_]\n"
@@ -323,6 +325,16 @@ FOLDERS = [
     ({ALGO: "rs: 1\nrs: 2\n"}, "algo=mine", "algo/mine.yaml", "not valid yaml"),
     ({ALGO: "a: &x [*x]\n"}, "algo=mine", "algo/mine.yaml"),
     ({ALGO: b"\xff\xfe\x00"}, "algo=mine", "algo/mine.yaml"),
+    ({**BROKEN, ALGO: b"\xff\xfe\x00"}, "algo=mine", "algo/mine.yaml", "not valid yaml"),
+    ({**BROKEN, ALGO: "rs: 1\nrs: 2\n"}, "algo=mine", "algo/mine.yaml, line 2,"),
+    ({**BROKEN, ALGO: "rs: !!python/object/apply:os.system [ls]\n"}, "algo=mine", "algo/mine.yaml, line 1,"),
+    ({**BROKEN, ALGO: "[a]: 1\n"}, "algo=mine", "algo/mine.yaml"),
+    ({**BROKEN, ALGO: "? {a: b}\n: 1\n"}, "algo=mine", "algo/mine.yaml"),
+    ({**BROKEN, ALGO: "a: &x [*x]\n"}, "algo=mine", "algo/mine.yaml", "*x contains itself"),
+    ({**BROKEN, ALGO: "a: " + "[" * 3000 + "]" * 3000}, "algo=mine", "algo/mine.yaml", "nested more than 50 times"),
+    ({**BROKEN, ALGO: LAUGHS}, "algo=mine", "algo/mine.yaml", "more than 100,000 values"),
+    ({**BROKEN, ALGO: LAUGHS}, "algo.nosuch=1", "algo.nosuch is not a setting"),
+    ({**BROKEN, "mine.yaml": LAUGHS}, "-cn mine", "mine.yaml", "more than 100,000 values"),
     ({ALGO: "- 1\n- 2\n"}, "algo=mine", "algo"),
     ({ALGO: "just text\n"}, "algo=mine", "algo"),
     ({ALGO: "defaults: {a: b}\n"}, "algo=mine", "defaults"),
