@@ -37,6 +37,7 @@ from fedexp.config.yaml_files import reading
 from fedexp.system import signals
 
 BASE = "1.3"  # of Hydra's behaviour
+HOW_TO_WRITE = """Write key=value, with quotes around a value with special characters: "key='a~b'"."""
 
 
 @dataclass(frozen=True)
@@ -271,11 +272,10 @@ def parsed_overrides(lines: Sequence[str]) -> list[Override]:
 def _parsed(line: str) -> Override:
     try:
         (override,) = OverridesParser.create().parse_overrides([line])
-    except OverrideParseException as cause:
-        why = str(cause).splitlines()[0]
-        raise OverrideParseException(line, f"{line}: {why}. Write key=value, with quotes around odd letters.") from None
+    except OverrideParseException:
+        raise OverrideParseException(line, f"{line}: this cannot be read. {HOW_TO_WRITE}") from None
     if not override.key_or_group:
-        raise OverrideParseException(line, f"{line}: there is no key. Write key=value.")
+        raise OverrideParseException(line, f"{line}: there is no key. {HOW_TO_WRITE}")
     return override
 
 

@@ -29,6 +29,7 @@ OURS = {  # as in conf/config.yaml
     "hydra_logging": SILENT,
     "job_logging": SILENT,
 }
+NOT_BASED = "Let the file begin with `defaults: [config, _self_]`."
 WITHOUT_OURS = "outputs/${now:%Y-%m-%d}/${now:%H-%M-%S}"  # hydra.run.dir if nobody sets it
 KEPT = {  # of launchers: where they write, and what has no effect or cannot work
     "launcher.submitit_folder": "${hydra.sweep.dir}/.submitit/%j",
@@ -67,9 +68,7 @@ def refuse_changes(config: DictConfig, name: str | None) -> None:
         raise ConfigCompositionException(f"hydra must be a group of settings, not {settings!r}.")
     found = dict(_leaves({str(k): v for k, v in settings.items()}))
     if found.get("run.dir") == WITHOUT_OURS:
-        raise ConfigCompositionException(
-            f"{name}.yaml lacks the settings of config.yaml. Begin it with `defaults: [config, _self_]`."
-        )
+        raise ConfigCompositionException(f"{name}.yaml lacks the settings of config.yaml. {NOT_BASED}")
     for problem in (*_changes(found), *_foreign_code(found), *_wrong_values(config, found)):
         raise ConfigCompositionException(problem)
 

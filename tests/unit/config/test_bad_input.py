@@ -123,7 +123,8 @@ COMMANDS = {
         ("tracker=tensorboard", "tracker=tensorboard: there is no such choice", "wandb"),
         ("experiment=nope", "experiment=nope: there is no such choice", "map_fmnist_mlp"),
         ("sweep=nope", "sweep=nope: there is no such choice", "alpha"),
-        ("hydra/launcher=nope", "hydra/launcher=nope: there is no such choice"),
+        ("hydra/launcher=nope", "hydra/launcher=nope: there is no such choice", "joblib"),
+        ("algo=", "algo=: there is no such choice. Known: "),
         ("data=Mnist", "data=Mnist: there is no such choice", "'mnist'"),
     ],
     "not the grammar": [
@@ -133,11 +134,16 @@ COMMANDS = {
         ("seed=[1", "seed=[1: ", "key=value"),
         ("seed={a", "seed={a: ", "key=value"),
         ("'name=\"a'", 'name="a: ', "quotes"),
-        ("rounds=${nothing}", "nothing"),
-        ("rounds=${oc.env:NO_SUCH_VARIABLE}", "NO_SUCH_VARIABLE"),
-        ("rounds=${nope:3}", "nope"),
-        ("seed=1,2", "seed=1,2", "--multirun"),
-        ("seed=range(3)", "seed=range(3)", "--multirun"),
+        ("'data.root=~/x'", "data.root=~/x: this cannot be read. Write key=value"),
+        ("a=b=c", "a=b=c: this cannot be read"),
+        ("rounds=${nothing}", "rounds: ${nothing} names a setting that is not there"),
+        ("rounds=${oc.env:NO_SUCH_VARIABLE}", "rounds: the environment variable NO_SUCH_VARIABLE is not set"),
+        ("rounds=${nope:3}", "rounds: ${nope:…} is not something"),
+        ("seed=1,2", "seed=1,2: several values are a sweep, which needs --multirun"),
+        ("seed=range(3)", "seed=range(3): several values are a sweep, which needs --multirun"),
+        ("+model=lenet", "+model=lenet: there is a model already. Leave out the +."),
+        ("hydra.mode=X", "hydra.mode must be one of RUN, MULTIRUN, not X"),
+        ("hydra.nosuch=1", "hydra.nosuch is not a setting of Hydra's"),
     ],
     "groups and lists": [
         ("algo=3", "algo=3: this is not the name of a file", "algo=map"),
@@ -169,6 +175,7 @@ COMMANDS = {
         ("data._target_=fedexp.data.fetch.obtain", "is not what data needs: it has no load"),
         ("data._target_=fedexp.data.source.Source", "is only a description"),
         ("data._target_=fedexp.data.digits.Digts", "is not there", "'Digits'"),
+        ("algo.rs._target_=fedexp.algos.fedrs.Nosuch", "is not there. Known: ", "RestrictedSoftmax"),
         ("data._target_=fedexp.data.nothing.Digits", "no module fedexp.data.nothing"),
         ("model._target_=fedexp.models.split.flat_size", "is not what model needs"),
         ("partition._target_=fedexp.partition.base.Partition", "is only a description"),
@@ -238,6 +245,8 @@ COMMANDS = {
         ("-m rounds=1,0", "rounds must be between 1 and"),
         ("-m optim.lr=0.1,nan", "optim.lr must be a finite number"),
         ("-m seed=range(0)", "seed=range(0) sweeps over nothing"),
+        ("-m hydra/launcher=joblib hydra.launcher.n_jobs=x", "hydra.launcher.n_jobs must be a whole number, not x"),
+        ("-m hydra.verbose=[a],[b]", "Hydra's own settings cannot be swept over"),
         ("-m seed=range(1,10,0)", "seed=range(1,10,0): a range needs", "step other than 0"),
         ("-m optim.lr=range(0,1,0.0)", "optim.lr=range(0,1,0.0): a range needs"),
         ("-m optim.lr=range(0,inf)", "optim.lr=range(0,inf): a range needs"),
@@ -318,6 +327,7 @@ FOLDERS = [
     ({}, "rounds=0", "rounds must be between 1 and"),
     ({}, "roundz=0", "roundz is not a setting", "'rounds'"),
     ({}, "-cn mien", "--config-name mien", "'mine'"),
+    ({"mine.yaml": "rounds: 4\n"}, "-cn mine executor=serial", "executor is not a setting of mine.yaml"),
     ({}, "-cn mine rounds=0", "rounds must be between 1 and"),
     ({}, "-cn mine optim.lr=nan", "optim.lr must be a finite number"),
     ({ALGO: "rs: [1\n"}, "algo=mine", "algo/mine.yaml", "line 2", "not valid yaml"),
@@ -427,6 +437,7 @@ def answer(tmp_path, home, monkeypatch, capsys):
         assert "Traceback" not in out + err
         assert re.sub(r"^reading \w+\n", "", out) == ""  # what only data can tell
         assert len(err.splitlines()) <= 4, err
+        assert not re.search(r"full_key|object_type|Exception|expecting|Error merging", err)  # Hydra's own words
         assert all(c == "\n" or c.isprintable() for c in err)
         assert [p for p in sorted(tmp_path.rglob("*")) if p not in before and "__pycache__" not in p.parts] == []
         return err
@@ -448,6 +459,12 @@ def test_a_bad_folder_is_refused(answer, tmp_path, files, command, words):
     said = answer(f"-cd own {command}")
     for word in words:
         assert word in said
+
+
+def test_a_link_to_nothing_is_no_choice(answer, tmp_path):
+    write(tmp_path / "own", OWN)
+    (tmp_path / "own" / "algo" / "dangling.yaml").symlink_to(tmp_path / "nothing")
+    assert "'dangling'" not in answer("-cd own algo=dangling")
 
 
 @pytest.fixture(autouse=True)
