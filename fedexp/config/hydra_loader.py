@@ -171,7 +171,8 @@ class Loader(ConfigLoaderImpl):
         given = [o.value() for o in parsed_overrides if o.get_key_element() == "hydra.searchpath"]
         named = [*given, OmegaConf.select(primary.config, "hydra.searchpath")] if primary else given
         for path in (p for paths in named if isinstance(paths, MutableSequence) for p in paths):
-            if "://" in str(path) and not str(path).startswith("file://"):  # pkg:// would be imported
+            folder = str(path).removeprefix("file://")
+            if "://" in folder or not Path(folder).is_dir():  # pkg:// would be imported
                 raise ConfigCompositionException(
                     f"hydra.searchpath: {path} is not a folder. Name one, as in file:///home/me/conf."
                 )

@@ -201,6 +201,7 @@ COMMANDS = {
         ("+model.shape=[3]", "model.shape is not a setting"),
         ("hydra.launcher._target_=os.system", "hydra.launcher._target_: 'os.system' is not one of Hydra's own classes"),
         ("+hydra.callbacks.x._target_=os.system", "hydra.callbacks", "cannot be set"),
+        ("hydra.searchpath=[/nope]", "hydra.searchpath: /nope is not a folder"),
         ("hydra.searchpath=[pkg://antigravity]", "hydra.searchpath: pkg://antigravity is not a folder"),
     ],
     "Hydra's own settings": [
@@ -299,6 +300,7 @@ COMMANDS = {
         ("--info all algo=mpa", "algo=mpa: there is no such choice"),
         ("--help algo=mpa", "algo=mpa: there is no such choice"),
         ("--resolve", "--resolve needs --cfg"),
+        ("--package nosuch", "--package needs --cfg"),
         ("--experimental-rerun x.pickle", "--experimental-rerun is not supported"),
     ],
 }  # fmt: skip
@@ -326,6 +328,8 @@ FOLDERS = [
     ({}, "-m 'algo=glob(nope*)'", "sweeps over nothing"),
     ({}, "rounds=0", "rounds must be between 1 and"),
     ({}, "roundz=0", "roundz is not a setting", "'rounds'"),
+    ({"config.yaml": "rounds: 3\n"}, "rounds=2", "config.yaml would not be read", "Rename it"),
+    ({"algo/map.yaml": "{}\n"}, "rounds=2", "algo/map.yaml would not be read", "Rename it"),
     ({}, "-cn mien", "--config-name mien", "'mine'"),
     ({"mine.yaml": "rounds: 4\n"}, "-cn mine executor=serial", "executor is not a setting of mine.yaml"),
     ({}, "-cn mine rounds=0", "rounds must be between 1 and"),
