@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
-from hydra.core.override_parser.types import Glob, Override
+from hydra.core.override_parser.types import Glob, Override, RangeSweep
 from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig
@@ -41,6 +41,7 @@ from fedexp.config.compose import (
     run_path,
 )
 from fedexp.config.hydra_loader import BASE, Sources, lent, loader, parsed_overrides
+from fedexp.config.hydra_settings import PLAN_DIR
 from fedexp.display.prefixed import prefixed
 from fedexp.errors import ConfigError, FedexpError
 from fedexp.sweep.manifest import Manifest
@@ -218,11 +219,12 @@ def _check_sweep(overrides: Sequence[Override], lines: list[str], settings: Dict
     jobs = _jobs([_values(o, sources) for o in given.values() if str(o.input_line) not in drawn])
     with composing(sources) as compose:
         configs = [compose(job) for job in jobs]
+    _check_same(configs, ("plan", "force"))
     _try_parts(configs)
     if (n_jobs := settings.launcher.get("n_jobs")) is not None:
         lines.append(f"hydra.launcher.n_jobs={resources.at_once(n_jobs, len(jobs))}")
     if configs[0]["plan"]:  # what Hydra writes goes where nothing stays
-        lines.append(f"hydra.sweep.dir=${{oc.env:{sweep.ENV}}}")
+        lines.append(f"hydra.sweep.dir={PLAN_DIR}")
     return Checked(
         first=configs[0],
         sources=sources,
@@ -230,6 +232,12 @@ def _check_sweep(overrides: Sequence[Override], lines: list[str], settings: Dict
         arguments=["--multirun", *lines],
         stopped=SUBMITTED if "submitit_folder" in settings.launcher else MISSING,
     )
+
+
+def _check_same(configs: Sequence[Config], keys: Sequence[str]) -> None:
+    for key in keys:
+        if any(config[key] != configs[0][key] for config in configs):
+            raise ConfigError(f"{key} must be the same for all jobs of a sweep. Give it one value.")
 
 
 def _jobs(axes: Sequence[list[str]]) -> list[list[str]]:
@@ -274,10 +282,20 @@ def _values(override: Override, sources: Sources) -> list[str]:
     if isinstance(value, Glob):
         found = value.filter(choices_of(override.key_or_group, sources))
     else:
-        found = list(itertools.islice(override.sweep_string_iterator(), MOST_JOBS + 1))
+        if isinstance(value, RangeSweep):
+            _check_range(value, str(override.input_line))
+        found = list(override.sweep_string_iterator())
     if not found:
         raise ConfigError(f"{override.input_line} sweeps over nothing: it has no value. Give one or more.")
     return [f"{key}={v}" for v in found]
+
+
+def _check_range(value: RangeSweep, line: str) -> None:
+    start, stop, step = (float(v or 0) for v in (value.start, value.stop, value.step))
+    if not (step and all(map(math.isfinite, (start, stop, step)))):
+        raise ConfigError(f"{line}: a range needs finite numbers and a step other than 0.")
+    if (stop - start) / step > MOST_JOBS:
+        raise ConfigError(f"{line} has too many values; {MOST_JOBS:,} are the most. Divide it.")
 
 
 def _show_sweep(jobs: list[sweep.SweepJob], manifest: Manifest | None) -> None:

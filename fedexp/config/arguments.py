@@ -55,6 +55,8 @@ def taken_apart(arguments: Sequence[str]) -> Arguments:
         raise ConfigError(f"{names} exclude each other. Give one of them.")
     if given.resolve and not given.cfg and not given.help:
         raise ConfigError("--resolve needs --cfg or --help.")
+    if given.package and not given.cfg:
+        raise ConfigError("--package needs --cfg.")
     return Arguments(
         overrides=given.overrides,
         sources=sources(given.config_dir, given.config_path, given.config_name),
@@ -79,7 +81,19 @@ def sources(extra: str | Path | None = None, conf: str | Path | None = None, nam
         near = nearest(found.name, sorted(p.stem for folder in found.folders() for p in folder.glob("*.yaml")))
         where = " or ".join(map(str, found.folders()))
         raise ConfigError(f"--config-name {found.name}: there is no {found.name}.yaml in {where}. {near}")
+    if found.extra and (hidden := _hidden(found.conf, found.extra)):
+        raise ConfigError(
+            f"--config-dir {extra}: {hidden} would not be read, as {found.conf} has a file of that name. Rename it."
+        )
     return found
+
+
+def _hidden(conf: Path, extra: Path) -> Path | None:
+    """A file of the second folder that the first has too."""
+    if extra.samefile(conf):
+        return None
+    names = (path.relative_to(extra) for path in sorted(extra.rglob("*.yaml")))
+    return next((name for name in names if (conf / name).is_file()), None)
 
 
 def _folder(option: str, path: str | Path) -> Path:

@@ -13,7 +13,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import yaml
 from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
@@ -22,6 +21,8 @@ from omegaconf.errors import OmegaConfBaseException
 from fedexp.config import schema, targets
 from fedexp.config.hydra_loader import Loader, Sources
 from fedexp.config.hydra_loader import loader as loader_of
+from fedexp.config.hydra_settings import NOT_BASED
+from fedexp.config.yaml_files import reading
 from fedexp.errors import ConfigError
 
 Config = dict[str, Any]
@@ -41,9 +42,29 @@ RENAMED: dict[str, str] = {}
 # Hydra's launchers that come with an extra of ours.
 LAUNCHERS = {"joblib": "joblib", "submitit_slurm": "slurm", "submitit_local": "slurm"}
 
-# What reading and merging of files raises. ValueError: algo=3, says Hydra.
-OF_FILES = (yaml.YAMLError, UnicodeError, RecursionError, OSError)
-ERRORS = (HydraException, OmegaConfBaseException, ValueError, *OF_FILES)
+# What Hydra and OmegaConf say, and what we say instead.
+WORDS = (
+    (r"Error merging override (\S+?)=(.*)\s+Cannot merge DictConfig with ListConfig",
+     r"\1 must be a group of settings, not \2"),
+    (r"Error merging override (\S+?)=(.*)\s+Invalid value .*, expected one of \[(.*)\]",
+     r"\1 must be one of \3, not \2"),
+    (r"Error merging override (\S+?)=(.*)\s+Value .* could not be converted to Integer",
+     r"\1 must be a whole number, not \2"),
+    (r"Error merging override (\S+?)=(.*)\s+Value .* could not be converted to Float", r"\1 must be a number, not \2"),
+    (r"Interpolation key '(.*)' not found\s+full_key: (\S+)", r"\2: ${\1} names a setting that is not there."),
+    (r"Unsupported interpolation type (\S+)\s+full_key: (\S+)", r"\2: ${\1:…} is not something that can be looked up."),
+    (r"Environment variable '(.*)' not found\"\s+full_key: (\S+)", r"\2: the environment variable \1 is not set."),
+    (r"(?:Ambiguous value for argument|Sweep parameters) '(.*)'",
+     r"\1: several values are a sweep, which needs --multirun. A list is written [a,b]."),
+    (r"Sweeping over Hydra's configuration is not supported : '(.*)'",
+     r"\1: Hydra's own settings cannot be swept over. Give one value."),
+    (r"Multiple values for ([^\s.]+)\. To override a value use 'override \S+ (.*)'",
+     r"+\1=\2: there is a \1 already. Leave out the +."),
+    (r"Could not append to config. An item is already at '(.*)'", r"\1 is a setting already. Leave out the +."),
+)  # fmt: skip
+
+# What composing raises. ValueError: algo=3, says Hydra.
+ERRORS = (HydraException, OmegaConfBaseException, ValueError, RecursionError, OSError)
 
 
 def conf_dir() -> Path:
@@ -212,41 +233,21 @@ def explain(error: Exception, sources: Sources | None = None) -> str:
     """Hydra's message, with the nearest valid key or choice."""
     sources = sources or Sources(conf_dir())
     causes = list(_causes(error))
-    if any(isinstance(c, OF_FILES) and not isinstance(c, HydraException) for c in causes):
-        return _explain_files(causes[-1], sources)
-    parts = (str(c).partition("\n\nConfig search path")[0].strip() for c in causes)
+    if any(isinstance(c, RecursionError) for c in causes):
+        return "The defaults lists of the configuration files go round in a circle. Let no file name itself."
+    parts = (re.split(r"\n+(?:Available options|Config search path)", str(c))[0].strip() for c in causes)
     text = "\n".join(dict.fromkeys(filter(None, parts)))
-    if match := re.search(r"Could not find '([\w/]+)/([^'/]+)'", text):
+    if match := re.search(r"Could not find '([\w/]+)/([^'/]*)'", text):
         group, choice = match.groups()
         if group == "hydra/launcher" and choice in LAUNCHERS:
             return f"{group}={choice} needs a plugin: pip install 'fedexp[{LAUNCHERS[choice]}]'"
         return f"{group}={choice}: there is no such choice. {schema.nearest(choice, choices_of(group, sources))}"
-    if match := re.search(r"Error merging override (\S+?)=(.*)\s+Cannot merge DictConfig with ListConfig", text):
-        return f"{match.group(1)} must be a group of settings, not {match.group(2)}"
+    if reworded := next((m.expand(words) for hydras, words in WORDS if (m := re.search(hydras, text))), None):
+        return reworded
     patterns = (r"Key '[^']+' is not in struct\s+full_key: (\S+)", r"Could not override '([^']+)'")
     if keys := [key for pattern in patterns for key in re.findall(pattern, text)]:
         return _explain_key(max(keys, key=len), sources)
-    return text
-
-
-def _explain_files(error: BaseException, sources: Sources) -> str:
-    """What is wrong with a file, and with which: whoever reads it is told its text, not always its name."""
-    files = (p for folder in sources.folders() for p in sorted(folder.rglob("*.yaml")))
-    broken = next((p for p in files if not _readable(p)), None)
-    if broken is None and isinstance(error, RecursionError):
-        return "The defaults lists of the configuration files go round in a circle. Let no file name itself."
-    mark = getattr(error, "problem_mark", None)
-    line = f", line {mark.line + 1}," if mark else ""
-    problem = (getattr(error, "problem", None) or str(error) or type(error).__name__).splitlines()[0]
-    return f"{broken or 'A configuration file'}{line} is not valid yaml ({problem}). Mend it."
-
-
-def _readable(path: Path) -> bool:
-    try:
-        OmegaConf.load(path)
-    except ERRORS:
-        return False
-    return True
+    return re.sub(r"\n\s*(full_key|object_type|reference_type)\b.*", "", text)
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
@@ -256,16 +257,18 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def choices_of(group: str, sources: Sources | None = None) -> list[str]:
-    """The files of a configuration group."""
-    return sorted({p.stem for p in _files(group, sources or Sources(conf_dir()))})
+    """The files of a configuration group; of Hydra's own groups, also what its plugins add."""
+    return sorted(loader_of(sources or Sources(conf_dir())).get_group_options(group))
 
 
 def _files(group: str, sources: Sources) -> list[Path]:
-    return [p for folder in sources.folders() for p in (folder / group).glob("*.yaml")]
+    return [p for folder in sources.folders() for p in (folder / group).glob("*.yaml") if p.is_file()]
 
 
 def _explain_key(path: str, sources: Sources) -> str:
     """Walks the default configuration down to the key that is not there."""
+    if path.startswith("hydra."):
+        return f"{path} is not a setting of Hydra's. They are shown by --cfg hydra."
     known = {k for folder in sources.folders() for k in _keys(folder / f"{sources.name}.yaml")}
     known |= _keys(conf_dir() / "config.yaml")
     group, _, key = path.partition(".")
@@ -277,6 +280,8 @@ def _explain_key(path: str, sources: Sources) -> str:
             inside = {k for p in files for k in _keys(p)}
             return f"{path} is not a setting. {schema.nearest(path, [f'{group}.{k}' for k in sorted(inside)])}"
     groups = {p.name for folder in sources.folders() for p in folder.iterdir() if p.is_dir()} - {"hydra"}
+    if path in groups | known:
+        return f"{path} is not a setting of {sources.name}.yaml. {NOT_BASED}"
     if group not in groups | known and "." in path:
         near = get_close_matches(group, sorted(groups | known), n=1, cutoff=0.5)
         known |= {f"{g}.{k}" for g in near for p in _files(g, sources) for k in _keys(p)}
@@ -284,9 +289,11 @@ def _explain_key(path: str, sources: Sources) -> str:
 
 
 def _keys(path: Path) -> set[str]:
-    if not _readable(path):
+    try:
+        with reading(path):
+            node = OmegaConf.to_container(OmegaConf.load(path))
+    except ConfigError:
         return set()
-    node = OmegaConf.to_container(OmegaConf.load(path))
     own = node.get(path.parent.name, node) if isinstance(node, dict) else node  # a file may also speak for its group
     return set(_walk(own, ""))
 

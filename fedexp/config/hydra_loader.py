@@ -32,13 +32,12 @@ from hydra.plugins.sweeper import Sweeper
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
+from fedexp.config.hydra_settings import refuse_changes
+from fedexp.config.yaml_files import reading
 from fedexp.system import signals
 
 BASE = "1.3"  # of Hydra's behaviour
-HYDRAS = (  # beginnings of names of classes that its settings may name
-    "hydra._internal.core_plugins.", "hydra_plugins.", "hydra.experimental.callbacks.",
-    "logging.StreamHandler", "logging.FileHandler", "logging.NullHandler", "logging.handlers.", "colorlog.",
-)  # fmt: skip
+HOW_TO_WRITE = """Write key=value, with quotes around a value with special characters: "key='a~b'"."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +92,7 @@ class Loader(ConfigLoaderImpl):
         """The configuration of one job without Hydra's own part, and the files it is made of."""
         with signals.defer_signals():
             parsed = parsed_overrides(overrides)
-            if any(o.is_hydra_override() for o in parsed) or self._searches_elsewhere(config_name, parsed):
+            if any(_is_hydras(o) for o in parsed) or self._searches_elsewhere(config_name, parsed):
                 whole = self._load_configuration_impl(config_name, list(overrides), RunMode.RUN)
                 return whole, whole.hydra.runtime.choices
             self.validate_sweep_overrides_legal(parsed, RunMode.RUN, from_shell=True)
@@ -115,13 +114,13 @@ class Loader(ConfigLoaderImpl):
             self.validate_sweep_overrides_legal(parsed, run_mode, from_shell)
         if self._searches_elsewhere(config_name, parsed):
             config = super()._load_configuration_impl(config_name, overrides, run_mode, from_shell)
-            _refuse_foreign_code(config)
+            refuse_changes(config, config_name)
             return config
         settings = [o for o in parsed if self._is_setting(o)]
         config = self._with_files(config_name, parsed, run_mode).whole()
         self._apply_overrides_to_config([o for o in settings if not o.is_sweep_override()], config)
-        if any(o.is_hydra_override() for o in settings):
-            _refuse_foreign_code(config)
+        if any(_is_hydras(o) for o in settings):
+            refuse_changes(config, config_name)
         _note(config, parsed)
         return config
 
@@ -134,7 +133,7 @@ class Loader(ConfigLoaderImpl):
     def _searches_elsewhere(self, config_name: str | None, overrides: Sequence[Override]) -> bool:
         """Whether ``hydra.searchpath`` adds folders, of which nothing is remembered."""
         if config_name not in self._elsewhere:
-            primary = self.repository.load_config(config_name) if config_name else None
+            primary = _read(self.repository, config_name) if config_name else None
             there = primary is not None and OmegaConf.select(primary.config, "hydra.searchpath")
             self._elsewhere[config_name] = bool(there)
         return self._elsewhere[config_name] or any(o.key_or_group == "hydra.searchpath" for o in overrides)
@@ -153,7 +152,7 @@ class Loader(ConfigLoaderImpl):
         key = (config_name, *lines, run_mode)
         if key not in self._merged:
             config = super()._load_configuration_impl(config_name, lines, run_mode, validate_sweep_overrides=False)
-            _refuse_foreign_code(config)
+            refuse_changes(config, config_name)
             self._merged[key] = _Merged.of(config)
         return self._merged[key]
 
@@ -172,11 +171,17 @@ class Loader(ConfigLoaderImpl):
         given = [o.value() for o in parsed_overrides if o.get_key_element() == "hydra.searchpath"]
         named = [*given, OmegaConf.select(primary.config, "hydra.searchpath")] if primary else given
         for path in (p for paths in named if isinstance(paths, MutableSequence) for p in paths):
-            if "://" in str(path) and not str(path).startswith("file://"):  # pkg:// would be imported
+            folder = str(path).removeprefix("file://")
+            if "://" in folder or not Path(folder).is_dir():  # pkg:// would be imported
                 raise ConfigCompositionException(
                     f"hydra.searchpath: {path} is not a folder. Name one, as in file:///home/me/conf."
                 )
         super()._process_config_searchpath(config_name, parsed_overrides, repo)
+
+
+def _is_hydras(override: Override) -> bool:
+    """Whether an override is for Hydra itself: one of its settings, or all of them at once."""
+    return override.key_or_group == "hydra" or bool(override.is_hydra_override())
 
 
 def _check_choice(override: Override) -> None:
@@ -231,26 +236,19 @@ class _Remembering(CachingConfigRepository):
     def load_config(self, config_path: str) -> ConfigResult | None:
         if config_path not in self.cache:
             if config_path not in self._files:
-                self._files[config_path] = self.delegate.load_config(config_path)
+                self._files[config_path] = _read(self.delegate, config_path)
             self.cache[config_path] = copy.deepcopy(self._files[config_path])  # merging changes it
         return self.cache[config_path]
 
 
-def _refuse_foreign_code(config: DictConfig) -> None:
-    """Hydra makes objects of what its settings name: of its own classes and those of its plugins, and of no others."""
-    for where, name in _code(OmegaConf.to_container(config.hydra, resolve=False), "hydra"):
-        if not str(name).startswith(HYDRAS):
-            raise ConfigCompositionException(f"{where}: {name!r} is not one of Hydra's own classes. Leave it out.")
-
-
-def _code(node: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """Every name of code in Hydra's settings, with its key."""
-    if not isinstance(node, dict):
-        return
-    for key, value in node.items():
-        if key in ("_target_", "()") or (key == "class" and "_logging." in path):
-            yield f"{path}.{key}", value
-        yield from _code(value, f"{path}.{key}")
+def _read(repository: Any, config_path: str) -> ConfigResult | None:
+    """A file as Hydra reads it, from the first folder that has it."""
+    source = next((s for s in repository.get_sources() if s.is_config(config_path)), None)
+    if source is None or source.scheme() != "file":
+        found: ConfigResult | None = repository.load_config(config_path)
+        return found
+    with reading(Path(source.path, f"{config_path.removesuffix('.yaml')}.yaml")):
+        return repository.load_config(config_path)  # type: ignore[no-any-return]
 
 
 def _note(config: DictConfig, overrides: Sequence[Override]) -> None:
@@ -275,11 +273,10 @@ def parsed_overrides(lines: Sequence[str]) -> list[Override]:
 def _parsed(line: str) -> Override:
     try:
         (override,) = OverridesParser.create().parse_overrides([line])
-    except OverrideParseException as cause:
-        why = str(cause).splitlines()[0]
-        raise OverrideParseException(line, f"{line}: {why}. Write key=value, with quotes around odd letters.") from None
+    except OverrideParseException:
+        raise OverrideParseException(line, f"{line}: this cannot be read. {HOW_TO_WRITE}") from None
     if not override.key_or_group:
-        raise OverrideParseException(line, f"{line}: there is no key. Write key=value.")
+        raise OverrideParseException(line, f"{line}: there is no key. {HOW_TO_WRITE}")
     return override
 
 

@@ -162,7 +162,7 @@ def _check_target(node: Any, path: str, group: str) -> Iterator[str]:
     elif "_target_" not in node:
         yield f"{path} has no _target_; choose one of the files of its group"
     elif why := targets.refusal(node["_target_"], group) or _not_of_its_kind(node["_target_"], group):
-        yield f"{path}._target_: {_shown(node['_target_'])} {why}."
+        yield f"{path}._target_: {_shown(node['_target_'])} {why}{'' if why.endswith('?') else '.'}"
     else:
         yield from _check_special(node, path, group)
         found = declared(node["_target_"])
@@ -199,8 +199,8 @@ def _not_of_its_kind(target: str, group: str) -> str | None:
         return f"cannot be imported: there is no module {module}" if module.startswith("fedexp.") else None
     if (tree := _source(path)) is None:
         return f"cannot be imported: {path} is not valid Python. Mend it"
-    if name not in (names := _names(tree)):
-        return f"is not there. {nearest(name, sorted(names)).rstrip('.')}"
+    if name not in _names(tree):
+        return f"is not there. {nearest(name, sorted(_defined(tree))).rstrip('.')}"
     found, method = declared(target), KINDS[group].method
     if found is None or method in found.methods:
         return "is only a description of such classes" if found and found.abstract else None
@@ -337,6 +337,12 @@ def _names(tree: ast.Module) -> set[str]:
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             names.add(node.id)
     return names
+
+
+def _defined(tree: ast.Module) -> list[str]:
+    """The classes and functions of a module that a configuration may name."""
+    found = (node.name for node in tree.body if isinstance(node, ast.ClassDef | ast.FunctionDef))
+    return [name for name in found if not name.startswith("_")]
 
 
 @cache

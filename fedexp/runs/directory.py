@@ -16,6 +16,7 @@ from typing import Any, BinaryIO
 
 import yaml
 
+from fedexp.config import yaml_files
 from fedexp.core.record import Record
 from fedexp.errors import ClientError, ConfigError, DamagedError, DiskError, FedexpError
 from fedexp.runs import files
@@ -24,7 +25,6 @@ from fedexp.runs.pointer import Marks
 
 LASTING = (*GROWING, MODEL)  # what a result vouches for; settings and plan are written anew until it is the last one
 CHECKED = (CONFIG, PLAN, *LASTING)
-_YAML = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
 BEGIN_AGAIN = "force=true runs it again from the beginning."
 
 
@@ -297,13 +297,9 @@ class RunDir:
 
 
 def _settings(text: str) -> dict[object, Any]:
-    """Settings in YAML as a run writes them. Neither deep nor shared nodes: there are small files that never end."""
-    depth = 0
-    for event in yaml.parse(text, _YAML):
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if depth > files.DEEPEST or isinstance(event, yaml.AliasEvent):
-            raise ValueError("a run writes no such YAML")
-    config = yaml.load(text, _YAML)  # noqa: S506 - one of the two safe ones
+    """Settings in YAML as a run writes them."""
+    yaml_files.refuse_excess(text, aliases=False)
+    config = yaml.load(text, yaml_files.LOADER)  # noqa: S506 - one of the two safe ones
     if not isinstance(config, dict) or not config:
         raise ValueError("it holds no settings")
     return config

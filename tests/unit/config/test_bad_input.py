@@ -123,7 +123,8 @@ COMMANDS = {
         ("tracker=tensorboard", "tracker=tensorboard: there is no such choice", "wandb"),
         ("experiment=nope", "experiment=nope: there is no such choice", "map_fmnist_mlp"),
         ("sweep=nope", "sweep=nope: there is no such choice", "alpha"),
-        ("hydra/launcher=nope", "hydra/launcher=nope: there is no such choice"),
+        ("hydra/launcher=nope", "hydra/launcher=nope: there is no such choice", "joblib"),
+        ("algo=", "algo=: there is no such choice. Known: "),
         ("data=Mnist", "data=Mnist: there is no such choice", "'mnist'"),
     ],
     "not the grammar": [
@@ -133,11 +134,16 @@ COMMANDS = {
         ("seed=[1", "seed=[1: ", "key=value"),
         ("seed={a", "seed={a: ", "key=value"),
         ("'name=\"a'", 'name="a: ', "quotes"),
-        ("rounds=${nothing}", "nothing"),
-        ("rounds=${oc.env:NO_SUCH_VARIABLE}", "NO_SUCH_VARIABLE"),
-        ("rounds=${nope:3}", "nope"),
-        ("seed=1,2", "seed=1,2", "--multirun"),
-        ("seed=range(3)", "seed=range(3)", "--multirun"),
+        ("'data.root=~/x'", "data.root=~/x: this cannot be read. Write key=value"),
+        ("a=b=c", "a=b=c: this cannot be read"),
+        ("rounds=${nothing}", "rounds: ${nothing} names a setting that is not there"),
+        ("rounds=${oc.env:NO_SUCH_VARIABLE}", "rounds: the environment variable NO_SUCH_VARIABLE is not set"),
+        ("rounds=${nope:3}", "rounds: ${nope:…} is not something"),
+        ("seed=1,2", "seed=1,2: several values are a sweep, which needs --multirun"),
+        ("seed=range(3)", "seed=range(3): several values are a sweep, which needs --multirun"),
+        ("+model=lenet", "+model=lenet: there is a model already. Leave out the +."),
+        ("hydra.mode=X", "hydra.mode must be one of RUN, MULTIRUN, not X"),
+        ("hydra.nosuch=1", "hydra.nosuch is not a setting of Hydra's"),
     ],
     "groups and lists": [
         ("algo=3", "algo=3: this is not the name of a file", "algo=map"),
@@ -169,6 +175,7 @@ COMMANDS = {
         ("data._target_=fedexp.data.fetch.obtain", "is not what data needs: it has no load"),
         ("data._target_=fedexp.data.source.Source", "is only a description"),
         ("data._target_=fedexp.data.digits.Digts", "is not there", "'Digits'"),
+        ("algo.rs._target_=fedexp.algos.fedrs.Nosuch", "is not there. Known: ", "RestrictedSoftmax"),
         ("data._target_=fedexp.data.nothing.Digits", "no module fedexp.data.nothing"),
         ("model._target_=fedexp.models.split.flat_size", "is not what model needs"),
         ("partition._target_=fedexp.partition.base.Partition", "is only a description"),
@@ -193,8 +200,20 @@ COMMANDS = {
         ("+loop.number=3", "loop.number is not a setting"),
         ("+model.shape=[3]", "model.shape is not a setting"),
         ("hydra.launcher._target_=os.system", "hydra.launcher._target_: 'os.system' is not one of Hydra's own classes"),
-        ("+hydra.callbacks.x._target_=os.system", "hydra.callbacks.x._target_: 'os.system' is not one of"),
+        ("+hydra.callbacks.x._target_=os.system", "hydra.callbacks", "cannot be set"),
+        ("hydra.searchpath=[/nope]", "hydra.searchpath: /nope is not a folder"),
         ("hydra.searchpath=[pkg://antigravity]", "hydra.searchpath: pkg://antigravity is not a folder"),
+    ],
+    "Hydra's own settings": [
+        ("+hydra.job.env_set.LD_PRELOAD=/x.so", "hydra.job.env_set", "cannot be set"),
+        ("hydra.output_subdir=zz", "hydra.output_subdir cannot be set"),
+        ("hydra.run.dir=zz", "hydra.run.dir cannot be set"),
+        ("'hydra={run: {dir: zz}}'", "hydra.run.dir cannot be set"),
+        ("-m hydra.sweep.dir=zz seed=1,2", "hydra.sweep.dir cannot be set"),
+        ("-m '+hydra={output_subdir: zz}'", "hydra"),
+        ("hydra/job_logging=default", "hydra.job_logging", "cannot be set"),
+        ("-m hydra/launcher=joblib hydra.launcher.temp_folder=zz", "hydra.launcher.temp_folder cannot be set"),
+        ("experiment@hydra.job=map_fmnist_mlp", "experiment@hydra.job"),
     ],
     "what does not fit": [
         ("cohort.clients=1000000000", "1438 samples cannot give 1000000000 clients"),
@@ -227,6 +246,25 @@ COMMANDS = {
         ("-m rounds=1,0", "rounds must be between 1 and"),
         ("-m optim.lr=0.1,nan", "optim.lr must be a finite number"),
         ("-m seed=range(0)", "seed=range(0) sweeps over nothing"),
+        ("-m hydra/launcher=joblib hydra.launcher.n_jobs=x", "hydra.launcher.n_jobs must be a whole number, not x"),
+        ("-m hydra.verbose=[a],[b]", "Hydra's own settings cannot be swept over"),
+        ("-m seed=range(1,10,0)", "seed=range(1,10,0): a range needs", "step other than 0"),
+        ("-m optim.lr=range(0,1,0.0)", "optim.lr=range(0,1,0.0): a range needs"),
+        ("-m optim.lr=range(0,inf)", "optim.lr=range(0,inf): a range needs"),
+        ("-m optim.lr=range(nan,1)", "optim.lr=range(nan,1): a range needs"),
+        ("-m optim.lr=range(0,1,1e-320)", "100,000 are the most"),
+        ("-m 'seed=shuffle(range(1000000000))'", "too many values; 100,000 are the most"),
+        ("-m plan=true,false", "plan must be the same for all jobs"),
+        ("-m force=true,false seed=1,2", "force must be the same for all jobs"),
+        ("-m hydra.sweeper.max_batch_size=0 seed=1,2", "hydra.sweeper.max_batch_size must be between 1 and"),
+        ("-m hydra/launcher=joblib hydra.launcher.batch_size=x", "hydra.launcher.batch_size must be auto or"),
+        ("-m hydra/launcher=joblib hydra.launcher.batch_size=0", "hydra.launcher.batch_size must be auto or"),
+        ("-m hydra/launcher=joblib hydra.launcher.n_jobs=0", "hydra.launcher.n_jobs must be a whole number other than"),
+        ("-m hydra/launcher=joblib hydra.launcher.timeout=-1", "hydra.launcher.timeout must be greater than 0"),
+        ("-m hydra/launcher=joblib hydra.launcher.backend=nosuch", "hydra.launcher.backend cannot be set"),
+        ("-m hydra/launcher=joblib hydra.launcher.prefer=threads", "hydra.launcher.prefer cannot be set"),
+        ("-m hydra/launcher=submitit_local hydra.launcher.timeout_min=0", "hydra.launcher.timeout_min must be"),
+        ("-m seed=range(100000000)", "seed=range(100000000) has too many values"),
         ("-m 'algo=glob(nosuch*)'", "algo=glob(nosuch*) sweeps over nothing"),
         ("-m algo=map,mpa", "algo=mpa: there is no such choice"),
         ("-m roundz=1,2", "roundz is not a setting"),
@@ -262,6 +300,7 @@ COMMANDS = {
         ("--info all algo=mpa", "algo=mpa: there is no such choice"),
         ("--help algo=mpa", "algo=mpa: there is no such choice"),
         ("--resolve", "--resolve needs --cfg"),
+        ("--package nosuch", "--package needs --cfg"),
         ("--experimental-rerun x.pickle", "--experimental-rerun is not supported"),
     ],
 }  # fmt: skip
@@ -273,6 +312,10 @@ OWN = {
     "mine.yaml": "defaults: [config, _self_]\nrounds: 4\n",
 }
 ALGO = "algo/mine.yaml"
+BROKEN = {"algo/broken.yaml": "rs: [1\n"}
+LAUGHS = "a0: &a0 [x]\n" + "".join(f"a{i + 1}: &a{i + 1} [{', '.join([f'*a{i}'] * 9)}]\n" for i in range(9))
+EVIL = "experiment/evil.yaml"
+GLOBAL = "# @package _global_\n"
 BASED = "defaults: [config, _self_]\n"
 FOLDERS = [
     ({}, "algo=mein", "algo=mein: there is no such choice", "'mine'"),
@@ -285,7 +328,10 @@ FOLDERS = [
     ({}, "-m 'algo=glob(nope*)'", "sweeps over nothing"),
     ({}, "rounds=0", "rounds must be between 1 and"),
     ({}, "roundz=0", "roundz is not a setting", "'rounds'"),
+    ({"config.yaml": "rounds: 3\n"}, "rounds=2", "config.yaml would not be read", "Rename it"),
+    ({"algo/map.yaml": "{}\n"}, "rounds=2", "algo/map.yaml would not be read", "Rename it"),
     ({}, "-cn mien", "--config-name mien", "'mine'"),
+    ({"mine.yaml": "rounds: 4\n"}, "-cn mine executor=serial", "executor is not a setting of mine.yaml"),
     ({}, "-cn mine rounds=0", "rounds must be between 1 and"),
     ({}, "-cn mine optim.lr=nan", "optim.lr must be a finite number"),
     ({ALGO: "rs: [1\n"}, "algo=mine", "algo/mine.yaml", "line 2", "not valid yaml"),
@@ -293,6 +339,16 @@ FOLDERS = [
     ({ALGO: "rs: 1\nrs: 2\n"}, "algo=mine", "algo/mine.yaml", "not valid yaml"),
     ({ALGO: "a: &x [*x]\n"}, "algo=mine", "algo/mine.yaml"),
     ({ALGO: b"\xff\xfe\x00"}, "algo=mine", "algo/mine.yaml"),
+    ({**BROKEN, ALGO: b"\xff\xfe\x00"}, "algo=mine", "algo/mine.yaml", "not valid yaml"),
+    ({**BROKEN, ALGO: "rs: 1\nrs: 2\n"}, "algo=mine", "algo/mine.yaml, line 2,"),
+    ({**BROKEN, ALGO: "rs: !!python/object/apply:os.system [ls]\n"}, "algo=mine", "algo/mine.yaml, line 1,"),
+    ({**BROKEN, ALGO: "[a]: 1\n"}, "algo=mine", "algo/mine.yaml"),
+    ({**BROKEN, ALGO: "? {a: b}\n: 1\n"}, "algo=mine", "algo/mine.yaml"),
+    ({**BROKEN, ALGO: "a: &x [*x]\n"}, "algo=mine", "algo/mine.yaml", "*x contains itself"),
+    ({**BROKEN, ALGO: "a: " + "[" * 3000 + "]" * 3000}, "algo=mine", "algo/mine.yaml", "nested more than 50 times"),
+    ({**BROKEN, ALGO: LAUGHS}, "algo=mine", "algo/mine.yaml", "more than 100,000 values"),
+    ({**BROKEN, ALGO: LAUGHS}, "algo.nosuch=1", "algo.nosuch is not a setting"),
+    ({**BROKEN, "mine.yaml": LAUGHS}, "-cn mine", "mine.yaml", "more than 100,000 values"),
     ({ALGO: "- 1\n- 2\n"}, "algo=mine", "algo"),
     ({ALGO: "just text\n"}, "algo=mine", "algo"),
     ({ALGO: "defaults: {a: b}\n"}, "algo=mine", "defaults"),
@@ -312,10 +368,16 @@ FOLDERS = [
     ({"data/mine.yaml": "_target_: theirs.Prox\n"}, "data=mine", "is not what data needs: it has no load"),
     ({"model/mine.yaml": "_target_: fedexp.models.mlp.mlpnet\nhiden: [3]\n"}, "model=mine", "model.hiden is not"),
     ({"optim/mine.yaml": "_target_: fedexp.client.optim.Sgd\nlr: .nan\n"}, "optim=mine", "optim.lr must be a finite"),
-    ({"mine.yaml": BASED + "hydra: {callbacks: {x: {_target_: os.system}}}\n"}, "-cn mine", "hydra.callbacks.x"),
+    ({"mine.yaml": BASED + "hydra: {callbacks: {x: {_target_: os.system}}}\n"}, "-cn mine", "hydra.callbacks cannot"),
+    ({EVIL: GLOBAL + "hydra: {job: {env_set: {LD_PRELOAD: /x.so}}}\n"}, "experiment=evil", "hydra.job.env_set"),
+    ({EVIL: GLOBAL + "hydra: {run: {dir: zz}}\n"}, "experiment=evil", "hydra.run.dir cannot be set"),
+    ({EVIL: GLOBAL + "hydra: {output_subdir: zz}\n"}, "experiment=evil", "hydra.output_subdir cannot be set"),
+    ({EVIL: GLOBAL + "hydra: {output_subdir: zz}\n"}, "-m experiment=evil,map_fmnist_mlp", "hydra.output_subdir"),
+    ({EVIL: GLOBAL + "hydra: {job: {env_set: {A: b}}}\n"}, "-m experiment=map_fmnist_mlp,evil", "hydra.job.env_set"),
+    ({"mine.yaml": BASED + "hydra: {sweep: {dir: zz}}\n"}, "-m -cn mine seed=1,2", "hydra.sweep.dir cannot be set"),
     ({"mine.yaml": BASED + "hydra: {searchpath: ['pkg://antigravity']}\n"}, "-cn mine", "hydra.searchpath"),
     ({"mine.yaml": BASED + "roundz: 4\n"}, "-cn mine", "roundz is not a setting", "'rounds'"),
-    ({"mine.yaml": "rounds: 4\n"}, "-cn mine", "cohort", "are missing"),
+    ({"mine.yaml": "rounds: 4\n"}, "-cn mine", "mine.yaml lacks the settings", "defaults: [config, _self_]"),
     ({"mine.yaml": "defaults: [confg]\n"}, "-cn mine", "confg"),
     ({"mine.yaml": "x: [\n"}, "-cn mine", "mine.yaml", "not valid yaml"),
 ]  # fmt: skip
@@ -379,6 +441,7 @@ def answer(tmp_path, home, monkeypatch, capsys):
         assert "Traceback" not in out + err
         assert re.sub(r"^reading \w+\n", "", out) == ""  # what only data can tell
         assert len(err.splitlines()) <= 4, err
+        assert not re.search(r"full_key|object_type|Exception|expecting|Error merging", err)  # Hydra's own words
         assert all(c == "\n" or c.isprintable() for c in err)
         assert [p for p in sorted(tmp_path.rglob("*")) if p not in before and "__pycache__" not in p.parts] == []
         return err
@@ -400,6 +463,12 @@ def test_a_bad_folder_is_refused(answer, tmp_path, files, command, words):
     said = answer(f"-cd own {command}")
     for word in words:
         assert word in said
+
+
+def test_a_link_to_nothing_is_no_choice(answer, tmp_path):
+    write(tmp_path / "own", OWN)
+    (tmp_path / "own" / "algo" / "dangling.yaml").symlink_to(tmp_path / "nothing")
+    assert "'dangling'" not in answer("-cd own algo=dangling")
 
 
 @pytest.fixture(autouse=True)

@@ -31,7 +31,7 @@ LINES = [
     ["~algo.hpm", "++algo.rs.alpha=1", "+algo.x={_target_: fedexp.algos.scaffold.Scaffold}"],
     ["partition=dirichlet", "partition.beta=0.1", "partition.seed=null", "name=a/b", "out='x y'"],
     ["local.clip=10", "limit=${rounds}", "local={epochs: 2}"],
-    ["tracker=wandb", "tracker.tags=[a,b]", "hydra.job.name=mine", "hydra.verbose=true"],
+    ["tracker=wandb", "tracker.tags=[a,b]", "hydra.verbose=true"],
     ["hydra/launcher=joblib", "hydra.launcher.n_jobs=3", "seed=1"],
     ["sweep=map", "algo=map"],
     ["model.hidden=[3,4]", "executor=processes", "executor.workers=2", "loop=fabric"],
@@ -127,11 +127,31 @@ def test_a_signal_waits_for_the_end_of_composing(monkeypatch):
 @pytest.mark.parametrize(
     "line",
     [
-        "hydra.launcher._target_=os.system", "+hydra.callbacks.x._target_=os.system",
-        "hydra.sweeper._target_=os.getcwd", "++hydra.job_logging.handlers.x.class=subprocess.Popen",
-        "hydra.searchpath=[pkg://antigravity]", "+hydra.callbacks.x._target_=hydra.utils.call",
+        "hydra.launcher._target_=os.system", "hydra.sweeper._target_=os.getcwd",
+        "+hydra.launcher.x._target_=os.system", "hydra.searchpath=[pkg://antigravity]",
     ],
 )  # fmt: skip
 def test_hydra_makes_objects_of_its_own_classes_only(line):
     with pytest.raises(ConfigError, match=r"^hydra\.\S+: .* is not (one of Hydra's own classes|a folder)"):
         composed([line])
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "+hydra.callbacks.x._target_=os.system", "++hydra.job_logging.handlers.x.class=subprocess.Popen",
+        "+hydra.callbacks.x._target_=hydra.experimental.callbacks.LogJobReturnCallback", "hydra/job_logging=default",
+        "hydra.run.dir=/tmp", "hydra.sweep.dir=/tmp", "hydra.sweep.subdir=x", "hydra.output_subdir=x",
+        "+hydra.job.env_set.LD_PRELOAD=/x.so", "hydra.job.chdir=true", "hydra.job.name=x",
+        "hydra={output_subdir: x}",
+    ],
+)  # fmt: skip
+def test_other_settings_of_hydras_cannot_be_changed(line):
+    with pytest.raises(ConfigError, match=r"^hydra\.[\w.]+ cannot be set.* Leave it out\.$"):
+        composed([line])
+
+
+def test_launchers_write_beside_the_runs(tmp_path):
+    for launcher, key in (("submitit_local", "submitit_folder"), ("joblib", "temp_folder")):
+        with pytest.raises(ConfigError, match=rf"^hydra\.launcher\.{key} cannot be set"):
+            composed([f"hydra/launcher={launcher}", f"hydra.launcher.{key}={tmp_path}"])
