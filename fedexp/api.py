@@ -84,7 +84,7 @@ def _finished(config: Config, rundir: RunDir, console: Console) -> Result | None
     asked, done = final_settings(config), result["final"]
     changed = [key for key in asked if asked[key] != done.get(key)]
     if "window" in changed:
-        result, changed = _with_window(config, rundir, result), [key for key in changed if key != "window"]
+        result, changed = with_window(config["evaluate"], rundir, result), [key for key in changed if key != "window"]
     if changed and (rundir.path / "checkpoint").exists():
         return None
     console.print(f"{title(config)}: finished already; force=true runs it again.", soft_wrap=True, highlight=False)
@@ -98,14 +98,14 @@ def _finished(config: Config, rundir: RunDir, console: Console) -> Result | None
     return Result("skipped", rundir.path, result)
 
 
-def _with_window(config: Config, rundir: RunDir, result: dict[str, Any]) -> dict[str, Any]:
-    """A result with the means of another number of rounds, which are on file."""
+def with_window(evaluate: Mapping[str, Any], rundir: RunDir, result: dict[str, Any]) -> dict[str, Any]:
+    """A result with the means over the window of other settings of ``evaluate``, from the rounds on file."""
     from fedexp.build import protocol
     from fedexp.evaluate.protocols import summarise
 
-    blocks = summarise(rundir.records(), protocol(config["evaluate"]).window)
+    blocks = summarise(rundir.records(), protocol(evaluate).window)
     means = {goal: {**result[goal], **block} for goal, block in blocks.items()}
-    return {**result, **means, "final": {**result["final"], "window": config["evaluate"]["window"]}}
+    return {**result, **means, "final": {**result["final"], "window": evaluate["window"]}}
 
 
 def _plan(config: Config, rundir: RunDir, display: Display, console: Console) -> Result:

@@ -13,7 +13,7 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -102,7 +102,7 @@ def _perform(checked: Checked | None) -> int:
         try:
             code = _launch(checked)
         finally:  # also after Ctrl-C
-            jobs = sweep.collect(reports)
+            jobs = [_with_own_window(job) for job in sweep.collect(reports)]
             if jobs or (manifest and code):  # a launcher that has failed leaves holes, if nothing else
                 _show_sweep(jobs, manifest)
     return code or int(any(j.error is not None for j in jobs))
@@ -156,7 +156,7 @@ def _run_job(config: Config, number: int, overrides: list[str], reports: Path, *
     if not config["plan"]:
         sweep.say(console, f"\n{line}" if at_once == 1 else line, "bold")
     if manifest and (same_as := manifest.jobs[number].same_as) is not None:
-        report(status="skipped", same_as=same_as)
+        report(status="skipped", same_as=same_as, evaluate=config["evaluate"])
         return
     _report_job(config, console, report)
 
@@ -218,6 +218,7 @@ def _check_sweep(overrides: Sequence[Override], lines: list[str], settings: Dict
     jobs = _jobs([_values(o, sources) for o in given.values() if str(o.input_line) not in drawn])
     with composing(sources) as compose:
         configs = [compose(job) for job in jobs]
+    manifest = None if drawn else Manifest.of(list(zip(jobs, configs, strict=True)))
     _try_parts(configs)
     if (n_jobs := settings.launcher.get("n_jobs")) is not None:
         lines.append(f"hydra.launcher.n_jobs={resources.at_once(n_jobs, len(jobs))}")
@@ -226,7 +227,7 @@ def _check_sweep(overrides: Sequence[Override], lines: list[str], settings: Dict
     return Checked(
         first=configs[0],
         sources=sources,
-        sweep=None if drawn or configs[0]["plan"] else Manifest.of(list(zip(jobs, configs, strict=True))),
+        sweep=None if configs[0]["plan"] else manifest,
         arguments=["--multirun", *lines],
         stopped=SUBMITTED if "submitit_folder" in settings.launcher else MISSING,
     )
@@ -292,6 +293,16 @@ def _show_sweep(jobs: list[sweep.SweepJob], manifest: Manifest | None) -> None:
         sweep.say(console, f"\njobs    {every}\ngroups  {groups}")
     if manifest and len(jobs) < len(manifest.jobs):
         sweep.say(console, f"holes   python -m fedexp.runs status {shlex.quote(str(manifest.folder))}")
+
+
+def _with_own_window(job: sweep.SweepJob) -> sweep.SweepJob:
+    """A job with the run of another has the means of its own window, whichever the run was finished with."""
+    if not (job.evaluate and job.path and job.result) or job.result["final"]["window"] == job.evaluate["window"]:
+        return job
+    from fedexp.api import with_window
+    from fedexp.runs.directory import RunDir
+
+    return replace(job, result=with_window(job.evaluate, RunDir(Path(job.path)), job.result))
 
 
 def _run(config: Config, console: Console) -> Result:
