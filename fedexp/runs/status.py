@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedexp import sweep
-from fedexp.config.compose import conf_dir, overrides_of, title
+from fedexp.config.compose import conf_dir, literal, overrides_of, run_path, title
 from fedexp.display.numbers import DASH
 from fedexp.errors import CheckpointError, ConfigError, DamagedError, FedexpError
 from fedexp.runs.directory import RunDir
@@ -35,9 +35,13 @@ TAIL = 1 << 16  # bytes in which the last row of a table surely begins
 
 @dataclass(frozen=True)
 class AnnouncedJob:
-    """What a sweep knows of a run: its overrides, those that vary over the sweep, and why it failed the last time."""
+    """What a sweep knows of a run: its overrides, those that vary over the sweep, and why it failed the last time.
+
+    ``leads_to`` is the directory of the run that the overrides start; None if that is not known.
+    """
 
     overrides: list[str]
+    leads_to: Path | None
     label: str
     error: str | None
 
@@ -111,20 +115,22 @@ def _announced(file: Path) -> Iterator[tuple[Path, AnnouncedJob]]:
     everywhere = set.intersection(*(set(job.overrides) for job in manifest.jobs))
     for number, job in enumerate(manifest.jobs):
         label = " ".join(o for o in job.overrides if o not in everywhere)
-        yield Path(os.path.normpath(manifest.folder / job.path)), AnnouncedJob(job.overrides, label, errors.get(number))
+        leads_to = manifest.written_to and manifest.written_to / job.path
+        announced = AnnouncedJob(job.overrides, leads_to, label, errors.get(number))
+        yield Path(os.path.normpath(manifest.folder / job.path)), announced
 
 
 # ---------------------------------------------------------------- one run
 def _look(path: Path, job: AnnouncedJob | None = None, begun: bool = True) -> Run:  # noqa: FBT001, FBT002
     label, error = (job.label, job.error) if job else ("", None)
     if not begun:
-        note, command = _remedy(job, None)
+        note, command = _remedy(path, job, None)
         return Run(path, "failed" if error else "missing", DASH, label, _joined(error, note), command)
     try:
         return _seen(RunDir(path), job)
     except CheckpointError as damage:
         try:
-            note, command = _remedy(job, RunDir(path).config(), "force=true")
+            note, command = _remedy(path, job, RunDir(path).config(), "force=true")
         except DamagedError:
             note, command = "", ""
         return Run(path, "damaged", "?", label, _joined(damage, note), command)
@@ -142,7 +148,7 @@ def _seen(rundir: RunDir, job: AnnouncedJob | None) -> Run:
         return Run(rundir.path, "running", f"{_last_round(rundir)}/{total}", label, holder)
     error = rundir.error()
     kept, damage = _kept(rundir)
-    note, command = _remedy(job, config)
+    note, command = _remedy(rundir.path, job, config)
     return Run(
         rundir.path, "failed" if error else "partial", f"{kept}/{total}", label, _joined(error, damage, note), command
     )
@@ -201,28 +207,49 @@ def _demand_tensors(folder: Path, pointer: Pointer) -> None:
 
 
 # ---------------------------------------------------------------- how to go on
-def _remedy(job: AnnouncedJob | None, config: dict[str, Any] | None, *more: str) -> tuple[str, str]:
+def _remedy(path: Path, job: AnnouncedJob | None, config: dict[str, Any] | None, *more: str) -> tuple[str, str]:
     """What else there is to say, and the command that goes on with a run; empty where there is none."""
     if job is None and config is None:
         return "", ""
     try:
-        overrides = job.overrides if job else _overrides(config or {})
+        overrides = _aimed(job.overrides, job.leads_to, path) if job else _overrides(config or {}, path)
     except ConfigError as cause:
-        return f"Its settings are no longer those of this version: {cause}", ""
+        return f"No command is shown. {cause}", ""
     if doubtful := next((o for o in overrides if not _harmless(o)), None):
         return f"No command is shown, since {doubtful!r} might run code: give the one that started the run again.", ""
     return "", shlex.join(["python", "-m", "fedexp", *overrides, *more])
 
 
-def _overrides(config: dict[str, Any]) -> list[str]:
-    """The overrides that a run's settings amount to."""
+def _overrides(config: dict[str, Any], path: Path) -> list[str]:
+    """The overrides that a run's settings amount to, in the directory where the run is."""
     try:
         for group, choice in config["choices"].items():
             if not ((conf_dir() / group).is_dir() and re.fullmatch(PLAIN_CHOICE, choice)):
                 raise ConfigError(f"{group}={choice}: there is no such choice.")
-        return overrides_of(config)
+        overrides, leads_to = overrides_of(config), run_path(config)
     except (KeyError, TypeError, AttributeError, ValueError) as cause:
         raise ConfigError(f"{CONFIG} is not what a run writes ({cause}).") from cause
+    except ConfigError as cause:
+        raise ConfigError(f"Its settings are no longer those of this version: {cause}") from cause
+    return _aimed(overrides, leads_to, path)
+
+
+def _aimed(overrides: list[str], leads_to: Path | None, path: Path) -> list[str]:
+    """Overrides that start the run in the directory where it is, which may have been copied or moved.
+
+    Raises:
+        ConfigError: If none can, since the directory has the name of another run.
+    """
+    if leads_to and os.path.realpath(leads_to) == os.path.realpath(path):
+        return overrides
+    if leads_to and leads_to.name != path.name:
+        raise ConfigError(
+            f"Its settings lead to a directory named {leads_to.name}: this one was copied or renamed, or is of another "
+            "version."
+        )
+    folder = path.parent.resolve()
+    others = [o for o in overrides if o.partition("=")[0] not in ("out", "name")]
+    return [*others, f"out={literal(str(folder.parent))}", f"name={literal(folder.name)}"]
 
 
 def _harmless(override: str) -> bool:

@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
@@ -44,10 +44,15 @@ class Planned:
 
 @dataclass(frozen=True)
 class Manifest:
-    """A sweep: its folder and all its jobs, in the order of their numbers."""
+    """A sweep: its folder and all its jobs, in the order of their numbers.
+
+    ``written_to`` is the folder to which the jobs' overrides lead; another one if the manifest was copied or moved,
+    None if an earlier version wrote it.
+    """
 
     folder: Path
     jobs: list[Planned]
+    written_to: Path | None = field(default=None, compare=False)
 
     @classmethod
     def of(cls, jobs: Sequence[tuple[list[str], Config]]) -> Manifest:
@@ -65,7 +70,7 @@ class Manifest:
             _refuse_clash(jobs[same][1], config)
             left = work_left(config)
             planned.append(Planned(overrides, run_id(config), path, left, None if same == number else same))
-        return cls(folder, planned)
+        return cls(folder, planned, folder)
 
     @classmethod
     def read(cls, path: Path) -> Manifest:
@@ -75,12 +80,14 @@ class Manifest:
             FedexpError: If it is something else.
         """
         try:
-            jobs = [Planned(**job) for job in read_json(path)["jobs"]]
+            content = read_json(path)
+            jobs = [Planned(**job) for job in content["jobs"]]
+            written_to = Path(content["folder"]) if "folder" in content else None
         except (DamagedError, KeyError, TypeError) as cause:
             raise FedexpError(f"{path} is not the manifest of a sweep ({cause}). Move it elsewhere.") from cause
         if not jobs or not all(job.is_plain() for job in jobs):
             raise FedexpError(f"{path} is not the manifest of a sweep (no jobs, or other ones). Move it elsewhere.")
-        return cls(path.parent, jobs)
+        return cls(path.parent, jobs, written_to)
 
     @classmethod
     def behind(cls, reports: Path) -> Manifest | None:
@@ -116,7 +123,7 @@ class Manifest:
         with writing(self.file(".json")):
             self.reports.mkdir(parents=True, exist_ok=True)
             remove_own(self.reports, OF_A_SWEEP)
-            write_json(self.file(".json"), {"jobs": [asdict(job) for job in self.jobs]})
+            write_json(self.file(".json"), {"folder": str(self.folder), "jobs": [asdict(job) for job in self.jobs]})
 
 
 def _refuse_clash(one: Config, other: Config) -> None:

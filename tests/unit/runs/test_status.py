@@ -164,7 +164,7 @@ def test_exit_codes_and_commands(manifest, finished):
     text = console.file.getvalue()
     assert "5 runs: 4 done, 1 missing" in text
     assert text.count("python -m fedexp") == 1
-    assert "python -m fedexp algo=fedavg seed=4" in text
+    assert "python -m fedexp algo=fedavg seed=4\n" in text
     finished("seed=4")
     assert show_status(manifest.folder, console) == 0
 
@@ -173,6 +173,39 @@ def test_a_moved_folder_is_as_good(manifest, finished, tmp_path):
     finished("seed=0")
     moved = manifest.folder.rename(tmp_path / "moved")
     assert states(moved)["seed=0"] == ("done", "3/3")
+
+
+def test_the_command_for_a_copied_or_moved_run_leads_to_where_it_is(manifest, begun, tmp_path, monkeypatch):
+    begun("seed=1")
+    begun("seed=77")
+    copy = shutil.copytree(manifest.folder, tmp_path / "with space" / "copy")
+    monkeypatch.chdir(copy)
+    for folder in (copy, Path()):
+        runs = survey(folder)
+        assert len(runs) == 6
+        for run in runs:
+            config = composed([*SMALL, *shlex.split(run.command)[3:]])
+            assert run_path(config) == copy / run.path.name
+    assert all(str(copy) not in run.command for run in survey(manifest.folder))
+
+
+@pytest.mark.parametrize("damaged", [True, False])
+def test_a_renamed_run_has_no_command(finished, begun, damaged):
+    path = (finished if damaged else begun)("seed=0").path
+    if damaged:
+        (path / "clients.csv").write_text("")
+    path.rename(path.with_name("renamed"))
+    (run,) = survey(path.parent)
+    assert (run.state, run.command) == ("damaged" if damaged else "partial", "")
+    assert f"Its settings lead to a directory named {path.name}" in run.note
+
+
+def test_a_manifest_that_does_not_say_where_it_was_written_has_commands_that_do(manifest):
+    content = json.loads(manifest.file(".json").read_text())
+    del content["folder"]
+    write_json(manifest.file(".json"), content)
+    for run in survey(manifest.folder):
+        assert run_path(composed([*SMALL, *shlex.split(run.command)[3:]])) == run.path
 
 
 def test_bad_paths_are_explained(tmp_path, capsys):
