@@ -212,6 +212,7 @@ def _remedy(path: Path, job: AnnouncedJob | None, config: dict[str, Any] | None,
     if job is None and config is None:
         return "", ""
     try:
+        _demand_own_choices(job, config or {})
         overrides = _aimed(job.overrides, job.leads_to, path) if job else _overrides(config or {}, path)
     except ConfigError as cause:
         return f"No command is shown. {cause}", ""
@@ -220,12 +221,24 @@ def _remedy(path: Path, job: AnnouncedJob | None, config: dict[str, Any] | None,
     return "", shlex.join(["python", "-m", "fedexp", *overrides, *more])
 
 
+def _demand_own_choices(job: AnnouncedJob | None, config: dict[str, Any]) -> None:
+    """Raises ``ConfigError`` if a run has a choice for which there is no file of ours."""
+    pairs = (override.partition("=")[::2] for override in (job.overrides if job else ()))
+    chosen = {
+        group: choice for group, choice in pairs if (conf_dir() / group).is_dir() and _harmless(f"{group}={choice}")
+    }
+    chosen |= config["choices"] if isinstance(config.get("choices"), dict) else {}
+    for group, choice in chosen.items():
+        if not (re.fullmatch(PLAIN_CHOICE, str(choice)) and (conf_dir() / f"{group}/{choice}.yaml").is_file()):
+            raise ConfigError(
+                f"{group}={choice} is not a choice of fedexp itself: give the command that started the run again, with "
+                "the --config-dir that has it."
+            )
+
+
 def _overrides(config: dict[str, Any], path: Path) -> list[str]:
     """The overrides that a run's settings amount to, in the directory where the run is."""
     try:
-        for group, choice in config["choices"].items():
-            if not ((conf_dir() / group).is_dir() and re.fullmatch(PLAIN_CHOICE, choice)):
-                raise ConfigError(f"{group}={choice}: there is no such choice.")
         overrides, leads_to = overrides_of(config), run_path(config)
     except (KeyError, TypeError, AttributeError, ValueError) as cause:
         raise ConfigError(f"{CONFIG} is not what a run writes ({cause}).") from cause

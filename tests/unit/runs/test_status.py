@@ -208,6 +208,30 @@ def test_a_manifest_that_does_not_say_where_it_was_written_has_commands_that_do(
         assert run_path(composed([*SMALL, *shlex.split(run.command)[3:]])) == run.path
 
 
+@pytest.mark.parametrize("announced", [True, False])
+@pytest.mark.parametrize("group", ["algo", "mine"])
+def test_a_run_with_a_choice_of_the_users_own_needs_their_folder(begun, configured, announced, group):
+    config = configured("seed=3")
+    config["choices"][group] = "boom"
+    rundir = begun("seed=3")
+    rundir.write_text("config.yaml", yaml.safe_dump(config))
+    if announced:
+        Manifest.of([([f"{group}=boom", "seed=3"], config)]).write()
+    (run,) = survey(rundir.path.parent)
+    assert (run.state, run.command) == ("partial", "")
+    assert f"{group}=boom is not a choice of fedexp itself" in run.note
+    assert "--config-dir" in run.note
+    assert "no longer" not in run.note
+
+
+def test_a_job_that_never_began_with_a_choice_of_the_users_own_needs_their_folder(configured):
+    manifest = Manifest.of([(["algo=boom"], configured())])
+    manifest.write()
+    (run,) = survey(manifest.folder)
+    assert (run.state, run.command) == ("missing", "")
+    assert "algo=boom is not a choice of fedexp itself" in run.note
+
+
 def test_bad_paths_are_explained(tmp_path, capsys):
     with pytest.raises(FedexpError, match="is not a folder"):
         survey(tmp_path / "nowhere")
