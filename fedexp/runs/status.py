@@ -6,7 +6,6 @@ import os
 import re
 import shlex
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -17,7 +16,7 @@ from rich.text import Text
 
 from fedexp import sweep
 from fedexp.config.compose import conf_dir, literal, overrides_of, run_path, title
-from fedexp.display.numbers import DASH
+from fedexp.display.numbers import DASH, count
 from fedexp.errors import CheckpointError, ConfigError, DamagedError, FedexpError
 from fedexp.runs.directory import RunDir
 from fedexp.runs.files import CHECKPOINT, CLIENTS, CONFIG, LATEST, LOCK, OF_A_RUN, PREVIOUS, reading
@@ -60,9 +59,10 @@ class Run:
 
 def show_status(folder: Path, console: Console) -> int:
     """Prints every run below a folder and the commands for the holes; 0 if everything is done."""
-    runs = survey(folder)
+    runs, unreadable = _survey(folder)
     counts = Counter(run.state for run in runs)
-    console.print(f"{len(runs)} runs: " + ", ".join(f"{counts[state]} {state}" for state in COLOURS if counts[state]))
+    states = ", ".join(f"{counts[state]} {state}" for state in COLOURS if counts[state])
+    console.print(": ".join(filter(None, [count(len(runs), "run"), states])))
     grid = Table(box=None, padding=(0, 2, 0, 0), show_header=False, pad_edge=False)
     for run in runs:
         cells = (Text(plain(cell)) for cell in (run.rounds, run.path, run.label))
@@ -74,7 +74,9 @@ def show_status(folder: Path, console: Console) -> int:
         )
         if run.command:
             console.print(f"  {plain(run.command)}")
-    return int(any(run.state != "done" for run in runs))
+    for complaint in unreadable:
+        console.print(plain(complaint))
+    return int(bool(unreadable) or any(run.state != "done" for run in runs))
 
 
 def survey(folder: Path) -> list[Run]:
@@ -83,17 +85,29 @@ def survey(folder: Path) -> list[Run]:
     Raises:
         FedexpError: If there is no such folder, or nothing in it.
     """
+    return _survey(folder)[0]
+
+
+def _survey(folder: Path) -> tuple[list[Run], list[str]]:
+    """The runs, and what is wrong with manifests."""
     folder = Path(os.path.normpath(folder))
     if not folder.is_dir():
         raise FedexpError(f"{folder} is not a folder. Runs are in <out>/<name>, multirun/main by default.")
     found, manifests = _walk(folder)
-    known = {path: job for file in sorted(manifests) for path, job in _announced(file)}
-    if not known and not found:
+    known: dict[Path, AnnouncedJob] = {}
+    unreadable: list[str] = []
+    for file in sorted(manifests):
+        try:
+            known |= _announced(file)
+        except DamagedError as damage:
+            unreadable.append(str(damage))
+    if not (known or found or unreadable):
         raise FedexpError(
             f"There is no run and no sweep in {folder}. Runs are in <out>/<name>, multirun/main by default."
         )
     alone = sorted(found - known.keys())
-    return [*(_look(path, job, path in found) for path, job in known.items()), *(_look(path) for path in alone)]
+    announced = (_look(path, job, path in found) for path, job in known.items())
+    return [*announced, *(_look(path) for path in alone)], unreadable
 
 
 def _walk(folder: Path) -> tuple[set[Path], list[Path]]:
@@ -109,15 +123,18 @@ def _walk(folder: Path) -> tuple[set[Path], list[Path]]:
     return runs, manifests
 
 
-def _announced(file: Path) -> Iterator[tuple[Path, AnnouncedJob]]:
+def _announced(file: Path) -> dict[Path, AnnouncedJob]:
+    """What a manifest says of its jobs, by the directories of their runs."""
+    jobs: dict[Path, AnnouncedJob] = {}
     manifest = Manifest.read(file)
     errors = {job.number: job.error for job in sweep.collect(manifest.reports) if job.status == "failed"}
     everywhere = set.intersection(*(set(job.overrides) for job in manifest.jobs))
     for number, job in enumerate(manifest.jobs):
         label = " ".join(o for o in job.overrides if o not in everywhere)
         leads_to = manifest.written_to and manifest.written_to / job.path
-        announced = AnnouncedJob(job.overrides, leads_to, label, errors.get(number))
-        yield Path(os.path.normpath(manifest.folder / job.path)), announced
+        path = Path(os.path.normpath(manifest.folder / job.path))
+        jobs[path] = AnnouncedJob(job.overrides, leads_to, label, errors.get(number))
+    return jobs
 
 
 # ---------------------------------------------------------------- one run

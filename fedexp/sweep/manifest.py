@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from fedexp.config.compose import FINAL, Config, run_id, run_path
-from fedexp.errors import ConfigError, DamagedError, FedexpError
+from fedexp.errors import ConfigError, DamagedError
 from fedexp.runs.files import OF_A_SWEEP, read_json, remove_own, write_json, writing
 
 MEASURED_ONCE = tuple(key for key in FINAL if key != "window")  # the means of any window follow from the records
@@ -77,16 +77,18 @@ class Manifest:
         """Reads ``sweep-<identity>.json``.
 
         Raises:
-            FedexpError: If it is something else.
+            DamagedError: If it is something else.
         """
         try:
             content = read_json(path)
             jobs = [Planned(**job) for job in content["jobs"]]
             written_to = Path(content["folder"]) if "folder" in content else None
-        except (DamagedError, KeyError, TypeError) as cause:
-            raise FedexpError(f"{path} is not the manifest of a sweep ({cause}). Move it elsewhere.") from cause
+        except DamagedError as cause:
+            raise DamagedError(f"{path} is not the manifest of a sweep ({cause}). Move it elsewhere.") from cause
+        except (KeyError, TypeError):
+            jobs = []
         if not jobs or not all(job.is_plain() for job in jobs):
-            raise FedexpError(f"{path} is not the manifest of a sweep (no jobs, or other ones). Move it elsewhere.")
+            raise DamagedError(f"{path} is not the manifest of a sweep: it does not list jobs. Move it elsewhere.")
         return cls(path.parent, jobs, written_to)
 
     @classmethod

@@ -232,14 +232,19 @@ def test_a_job_that_never_began_with_a_choice_of_the_users_own_needs_their_folde
     assert "algo=boom is not a choice of fedexp itself" in run.note
 
 
+def test_one_run_is_not_many(finished):
+    console = Console(file=io.StringIO(), width=200)
+    assert show_status(finished().path, console) == 0
+    assert console.file.getvalue().startswith("1 run: 1 done\n")
+
+
 def test_bad_paths_are_explained(tmp_path, capsys):
     with pytest.raises(FedexpError, match="is not a folder"):
         survey(tmp_path / "nowhere")
     with pytest.raises(FedexpError, match="no run and no sweep in"):
         survey(tmp_path)
-    (tmp_path / "sweep-0.json").write_text("[]")
     assert main(["status", str(tmp_path)]) == 2
-    assert "is not the manifest of a sweep" in capsys.readouterr().err
+    assert "no run and no sweep in" in capsys.readouterr().err
 
 
 def test_usage(capsys):
@@ -380,12 +385,19 @@ def test_nothing_that_a_terminal_would_obey_is_shown(begun, manifest):
 
 
 @pytest.mark.parametrize(
-    "data", [b"", b"[]", b"{}", b"3", b"\xff\xfe", b"[" * 100_000, b'{"jobs": [1]}', b'{"jobs": [{}]}']
+    "data",
+    [b"", b"[]", b"{}", b"3", b"\xff\xfe", b"[" * 100_000, b'{"jobs": [1]}', b'{"jobs": [{}]}', b'{"jobs": 1}'],
 )
-def test_a_manifest_that_no_sweep_has_written_is_named(tmp_path, data, capsys):
-    (tmp_path / "sweep-0.json").write_bytes(data)
-    assert main(["status", str(tmp_path)]) == 2
-    assert "sweep-0.json is not the manifest of a sweep" in capsys.readouterr().err
+def test_a_manifest_that_no_sweep_has_written_is_named_and_hides_no_run(manifest, finished, data, capsys):
+    finished("seed=0")
+    (manifest.folder / "sweep-0.json").write_bytes(data)
+    assert main(["status", str(manifest.folder)]) == 1
+    said = capsys.readouterr()
+    assert said.err == ""
+    assert "5 runs: 1 done, 4 missing" in said.out
+    (line,) = (line for line in said.out.splitlines() if "is not the manifest of a sweep" in line)
+    assert str(manifest.folder / "sweep-0.json") in line
+    assert "argument" not in line
 
 
 def test_reports_of_jobs_that_no_sweep_has_written_are_passed_over(manifest):
