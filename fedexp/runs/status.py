@@ -6,7 +6,8 @@ import os
 import re
 import shlex
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -111,16 +112,23 @@ def _survey(folder: Path) -> tuple[list[Run], list[str]]:
 
 
 def _walk(folder: Path) -> tuple[set[Path], list[Path]]:
-    """The run directories and the manifests below a folder. A run that has begun has two of its files at least."""
+    """The run directories and the manifests below a folder. Of symbolic links, only those to run directories count."""
     runs: set[Path] = set()
     manifests: list[Path] = []
     for here, folders, files in os.walk(folder):
-        if sum(name != LOCK and OF_A_RUN.fullmatch(name) is not None for name in (*files, *folders)) > 1:
+        if _holds_run((*files, *folders)):
             runs.add(Path(here))
             folders.clear()  # its checkpoint may have thousands of files
         else:
             manifests += [Path(here, name) for name in files if re.fullmatch(r"sweep-.*\.json", name)]
+            links = (path for name in folders if (path := Path(here, name)).is_symlink())
+            runs |= {link for link in links if os.access(link, os.R_OK) and _holds_run(p.name for p in link.iterdir())}
     return runs, manifests
+
+
+def _holds_run(names: Iterable[str]) -> bool:
+    """Whether a folder with these names in it is the directory of a run: one that has begun has two files at least."""
+    return sum(name != LOCK and OF_A_RUN.fullmatch(name) is not None for name in names) > 1
 
 
 def _announced(file: Path) -> dict[Path, AnnouncedJob]:
@@ -139,6 +147,24 @@ def _announced(file: Path) -> dict[Path, AnnouncedJob]:
 
 # ---------------------------------------------------------------- one run
 def _look(path: Path, job: AnnouncedJob | None = None, begun: bool = True) -> Run:  # noqa: FBT001, FBT002
+    """A run, and what is in the way of writing it."""
+    run, obstacle = _on_file(path, job, begun=begun), _obstacle(path)
+    if not obstacle:
+        return run
+    if run.state == "done":
+        return replace(run, label=f"{run.label} ({obstacle})")
+    return replace(run, state="damaged", note=_joined(f"{obstacle}. Move it elsewhere.", run.note), command="")
+
+
+def _obstacle(path: Path) -> str:
+    """What a run refuses to write to, also with ``force=true``; empty if nothing does."""
+    checkpoint = path / CHECKPOINT
+    if link := next((place for place in (path, checkpoint) if place.is_symlink()), None):
+        return f"{link} is a symbolic link, to which no run is written"
+    return f"{checkpoint} is a file, where a folder belongs" if checkpoint.is_file() else ""
+
+
+def _on_file(path: Path, job: AnnouncedJob | None, *, begun: bool) -> Run:
     label, error = (job.label, job.error) if job else ("", None)
     if not begun:
         note, command = _remedy(path, job, None)

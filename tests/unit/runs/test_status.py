@@ -340,6 +340,43 @@ def test_a_damaged_checkpoint_is_told_from_one_that_the_run_can_continue_from(be
     assert look()[:2] == ("partial", "1/3")
 
 
+@pytest.mark.parametrize("given", ["runs", "run"])
+def test_a_run_behind_a_symbolic_link_is_seen_and_called_so(begun, finished, tmp_path, given):
+    done, partial = finished("seed=0").path, begun("seed=1").path
+    for path in (done, partial):
+        path.symlink_to(path.rename(tmp_path / f"real-{path.name}"))
+    found = survey(done.parent) if given == "runs" else [*survey(done), *survey(partial)]
+    runs = {run.path: run for run in found}
+    assert {path: run.state for path, run in runs.items()} == {done: "done", partial: "damaged"}
+    assert f"({done} is a symbolic link" in runs[done].label
+    assert f"{partial} is a symbolic link" in runs[partial].note
+    assert runs[partial].command == ""
+
+
+def test_an_announced_run_behind_a_symbolic_link_is_not_missing(manifest, finished, tmp_path):
+    path = finished("seed=0").path
+    path.symlink_to(path.rename(tmp_path / "real"))
+    (run,) = (run for run in survey(manifest.folder) if run.path == path)
+    assert (run.state, run.label) == ("done", f"seed=0 ({path} is a symbolic link, to which no run is written)")
+
+
+@pytest.mark.parametrize("kind", ["link", "dangling link", "file"])
+def test_a_checkpoint_that_is_no_folder_is_damage(begun, tmp_path, kind):
+    rundir = begun("seed=1")
+    checkpoint = rundir.path / "checkpoint"
+    keep(rundir, 2)
+    moved = checkpoint.rename(tmp_path / "moved")
+    if kind == "file":
+        checkpoint.write_text("")
+    else:
+        checkpoint.symlink_to(moved if kind == "link" else tmp_path / "nowhere")
+    (run,) = survey(rundir.path)
+    assert (run.state, run.command) == ("damaged", "")
+    assert f"{checkpoint} is a {'file' if kind == 'file' else 'symbolic link'}" in run.note
+    with pytest.raises(DiskError), rundir:  # which is why
+        pass
+
+
 # ---------------------------------------------------------------- what files may not make us say
 @pytest.mark.parametrize(
     "planted",
