@@ -25,6 +25,7 @@ from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig
 from rich.console import Console
+from rich.text import Text
 
 from fedexp import sweep
 from fedexp.config import targets
@@ -41,6 +42,7 @@ from fedexp.config.compose import (
     run_path,
 )
 from fedexp.config.hydra_loader import BASE, Sources, lent, loader, parsed_overrides
+from fedexp.display.console import open_console
 from fedexp.display.prefixed import prefixed
 from fedexp.errors import ConfigError, FedexpError
 from fedexp.sweep.manifest import Manifest
@@ -70,7 +72,7 @@ def main() -> None:
     """Runs what the command line says. Ctrl-C and SIGTERM end it in order, with the command that continues."""
     arguments = sys.argv[1:]
     if "--version" in arguments:
-        Console().print(VERSION, highlight=False)
+        open_console().print(VERSION, highlight=False)
         sys.exit(0)
     checked: Checked | None = None
     with signals.raise_on_signal():
@@ -82,7 +84,9 @@ def main() -> None:
         except KeyboardInterrupt as told:
             code = signals.exit_code(told)
             said = checked.stopped if checked else Checked.stopped
-            Console().print(f"Stopped. {said}\n  {_again(arguments)}", soft_wrap=True, markup=False, highlight=False)
+            open_console().print(
+                f"Stopped. {said}\n  {_again(arguments)}", soft_wrap=True, markup=False, highlight=False
+            )
         sys.exit(code)
 
 
@@ -96,7 +100,7 @@ def _perform(checked: Checked | None) -> int:
     with nullcontext(manifest.reports.absolute()) if manifest else scratch.folder() as reports:
         if manifest:
             manifest.write()
-            sweep.say(Console(), sweep.announce(manifest))
+            sweep.say(open_console(), sweep.announce(manifest))
         os.environ[sweep.ENV] = str(reports)
         code = 0
         try:
@@ -135,7 +139,7 @@ def job(node: DictConfig) -> None:
     try:
         config = plain(node, hydra_config.runtime.choices)
         if hydra_config.mode != RunMode.MULTIRUN:
-            _run(config, Console())
+            _run(config, open_console())
             return
         reports = Path(os.environ[sweep.ENV])
         at_once = resources.at_once(hydra_config.launcher.get("n_jobs", 1), sys.maxsize)
@@ -147,7 +151,7 @@ def job(node: DictConfig) -> None:
 
 def _run_job(config: Config, number: int, overrides: list[str], reports: Path, *, at_once: int) -> None:
     report = partial(sweep.record_job, reports, number, overrides=overrides, path=run_path(config))
-    console = Console() if at_once == 1 else prefixed(f"job {number + 1} │ ")
+    console = open_console() if at_once == 1 else prefixed(f"job {number + 1} │ ")
     manifest = Manifest.behind(reports)
     line = f"job {number + 1}: {' '.join(overrides)}"
     if manifest:
@@ -283,7 +287,7 @@ def _values(override: Override, sources: Sources) -> list[str]:
 
 def _show_sweep(jobs: list[sweep.SweepJob], manifest: Manifest | None) -> None:
     """The tables of all jobs, on screen and as CSV; of a plan, what they would take."""
-    console = Console()
+    console = open_console()
     if any(job.status == "planned" for job in jobs):
         sweep.show_plan(jobs, console)
         return
@@ -326,6 +330,6 @@ def _import_all() -> None:
 def _complain(error: FedexpError) -> int:
     """Says what is wrong; 2 for the command line, 1 for the rest."""
     text = "".join(c if c == "\n" or c.isprintable() else repr(c)[1:-1] for c in str(error))
-    Console(stderr=True, soft_wrap=True).print(f"[bold red]{type(error).__name__}[/]: ", end="")
-    Console(stderr=True, soft_wrap=True, markup=False, highlight=False).print(text)
+    said = Text.assemble((type(error).__name__, "bold red"), f": {text}")
+    open_console(stderr=True).print(said, soft_wrap=True)
     return 2 if isinstance(error, ConfigError) else 1
