@@ -277,7 +277,9 @@ def _parsed(line: str) -> Override:
         (override,) = OverridesParser.create().parse_overrides([line])
     except OverrideParseException as cause:
         why = str(cause).splitlines()[0]
-        raise OverrideParseException(line, f"{line}: {why}. Write key=value, with quotes around odd letters.") from None
+        raise OverrideParseException(
+            line, f"{line}: {why}. Write key=value, with quotes around special characters."
+        ) from None
     if not override.key_or_group:
         raise OverrideParseException(line, f"{line}: there is no key. Write key=value.")
     return override

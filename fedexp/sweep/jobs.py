@@ -169,7 +169,7 @@ def keys_of(settings: Iterable[Mapping[str, str]]) -> list[str]:
 def folded(key: str, *, width: int) -> str:
     """A whole key, in lines no wider than ``width`` if it can be."""
     lines = [""]
-    for piece in re.findall(r"[^._]*[._]?", key):
+    for piece in filter(None, re.findall(r"[^._]*[._]?", key)):
         if lines[-1] and len(lines[-1] + piece) > width:
             lines.append("")
         lines[-1] += piece
