@@ -94,7 +94,7 @@ def _finished(config: Config, rundir: RunDir, console: Console) -> Result | None
             "last round needs is kept only with keep=all.", soft_wrap=True, highlight=False,
         )  # fmt: skip
     if asked["window"] != done["window"]:
-        result = _with_window(asked["window"], rundir, result)
+        result = with_window(config["evaluate"], rundir, result)
     summary(result, console)
     return Result("skipped", rundir.path, result)
 
@@ -105,10 +105,12 @@ def _not_measured(asked: Mapping[str, Any], done: Mapping[str, Any]) -> list[str
     return fewer + (["finetune_epochs"] if asked["finetune_epochs"] not in (0, done["finetune_epochs"]) else [])
 
 
-def _with_window(window: int, rundir: RunDir, result: dict[str, Any]) -> dict[str, Any]:
-    """A result with the means of another number of rounds, which are on file."""
+def with_window(evaluate: Mapping[str, Any], rundir: RunDir, result: dict[str, Any]) -> dict[str, Any]:
+    """A result with the means over the window of other settings of ``evaluate``, from the rounds on file."""
+    from fedexp.build import protocol
     from fedexp.evaluate.protocols import summarise
 
+    window = protocol(evaluate).window
     blocks = summarise(rundir.records(), window)
     means = {goal: {**result[goal], **block} for goal, block in blocks.items()}
     return {**result, **means, "final": {**result["final"], "window": window}}

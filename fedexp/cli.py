@@ -13,7 +13,7 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +25,7 @@ from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig
 from rich.console import Console
+from rich.text import Text
 
 from fedexp import sweep
 from fedexp.config import targets
@@ -42,6 +43,7 @@ from fedexp.config.compose import (
 )
 from fedexp.config.hydra_loader import BASE, Sources, lent, loader, parsed_overrides
 from fedexp.config.hydra_settings import PLAN_DIR
+from fedexp.display.console import open_console
 from fedexp.display.prefixed import prefixed
 from fedexp.errors import ConfigError, FedexpError
 from fedexp.sweep.manifest import Manifest
@@ -71,7 +73,7 @@ def main() -> None:
     """Runs what the command line says. Ctrl-C and SIGTERM end it in order, with the command that continues."""
     arguments = sys.argv[1:]
     if "--version" in arguments:
-        Console().print(VERSION, highlight=False)
+        open_console().print(VERSION, highlight=False)
         sys.exit(0)
     checked: Checked | None = None
     with signals.raise_on_signal():
@@ -83,7 +85,9 @@ def main() -> None:
         except KeyboardInterrupt as told:
             code = signals.exit_code(told)
             said = checked.stopped if checked else Checked.stopped
-            Console().print(f"Stopped. {said}\n  {_again(arguments)}", soft_wrap=True, markup=False, highlight=False)
+            open_console().print(
+                f"Stopped. {said}\n  {_again(arguments)}", soft_wrap=True, markup=False, highlight=False
+            )
         sys.exit(code)
 
 
@@ -97,13 +101,13 @@ def _perform(checked: Checked | None) -> int:
     with nullcontext(manifest.reports.absolute()) if manifest else scratch.folder() as reports:
         if manifest:
             manifest.write()
-            sweep.say(Console(), sweep.announce(manifest))
+            sweep.say(open_console(), sweep.announce(manifest))
         os.environ[sweep.ENV] = str(reports)
         code = 0
         try:
             code = _launch(checked)
         finally:  # also after Ctrl-C
-            jobs = sweep.collect(reports)
+            jobs = [_with_own_window(job) for job in sweep.collect(reports)]
             if jobs or (manifest and code):  # a launcher that has failed leaves holes, if nothing else
                 _show_sweep(jobs, manifest)
     return code or int(any(j.error is not None for j in jobs))
@@ -136,7 +140,7 @@ def job(node: DictConfig) -> None:
     try:
         config = plain(node, hydra_config.runtime.choices)
         if hydra_config.mode != RunMode.MULTIRUN:
-            _run(config, Console())
+            _run(config, open_console())
             return
         reports = Path(os.environ[sweep.ENV])
         at_once = resources.at_once(hydra_config.launcher.get("n_jobs", 1), sys.maxsize)
@@ -148,7 +152,7 @@ def job(node: DictConfig) -> None:
 
 def _run_job(config: Config, number: int, overrides: list[str], reports: Path, *, at_once: int) -> None:
     report = partial(sweep.record_job, reports, number, overrides=overrides, path=run_path(config))
-    console = Console() if at_once == 1 else prefixed(f"job {number + 1} │ ")
+    console = open_console() if at_once == 1 else prefixed(f"job {number + 1} │ ")
     manifest = Manifest.behind(reports)
     line = f"job {number + 1}: {' '.join(overrides)}"
     if manifest:
@@ -157,7 +161,7 @@ def _run_job(config: Config, number: int, overrides: list[str], reports: Path, *
     if not config["plan"]:
         sweep.say(console, f"\n{line}" if at_once == 1 else line, "bold")
     if manifest and (same_as := manifest.jobs[number].same_as) is not None:
-        report(status="skipped", same_as=same_as)
+        report(status="skipped", same_as=same_as, evaluate=config["evaluate"])
         return
     _report_job(config, console, report)
 
@@ -220,6 +224,7 @@ def _check_sweep(overrides: Sequence[Override], lines: list[str], settings: Dict
     with composing(sources) as compose:
         configs = [compose(job) for job in jobs]
     _check_same(configs, ("plan", "force"))
+    manifest = None if drawn else Manifest.of(list(zip(jobs, configs, strict=True)))
     _try_parts(configs)
     if (n_jobs := settings.launcher.get("n_jobs")) is not None:
         lines.append(f"hydra.launcher.n_jobs={resources.at_once(n_jobs, len(jobs))}")
@@ -228,7 +233,7 @@ def _check_sweep(overrides: Sequence[Override], lines: list[str], settings: Dict
     return Checked(
         first=configs[0],
         sources=sources,
-        sweep=None if drawn or configs[0]["plan"] else Manifest.of(list(zip(jobs, configs, strict=True))),
+        sweep=None if configs[0]["plan"] else manifest,
         arguments=["--multirun", *lines],
         stopped=SUBMITTED if "submitit_folder" in settings.launcher else MISSING,
     )
@@ -300,7 +305,7 @@ def _check_range(value: RangeSweep, line: str) -> None:
 
 def _show_sweep(jobs: list[sweep.SweepJob], manifest: Manifest | None) -> None:
     """The tables of all jobs, on screen and as CSV; of a plan, what they would take."""
-    console = Console()
+    console = open_console()
     if any(job.status == "planned" for job in jobs):
         sweep.show_plan(jobs, console)
         return
@@ -310,6 +315,16 @@ def _show_sweep(jobs: list[sweep.SweepJob], manifest: Manifest | None) -> None:
         sweep.say(console, f"\njobs    {every}\ngroups  {groups}")
     if manifest and len(jobs) < len(manifest.jobs):
         sweep.say(console, f"holes   python -m fedexp.runs status {shlex.quote(str(manifest.folder))}")
+
+
+def _with_own_window(job: sweep.SweepJob) -> sweep.SweepJob:
+    """A job with the run of another has the means of its own window, whichever the run was finished with."""
+    if not (job.evaluate and job.path and job.result) or job.result["final"]["window"] == job.evaluate["window"]:
+        return job
+    from fedexp.api import with_window
+    from fedexp.runs.directory import RunDir
+
+    return replace(job, result=with_window(job.evaluate, RunDir(Path(job.path)), job.result))
 
 
 def _run(config: Config, console: Console) -> Result:
@@ -333,6 +348,6 @@ def _import_all() -> None:
 def _complain(error: FedexpError) -> int:
     """Says what is wrong; 2 for the command line, 1 for the rest."""
     text = "".join(c if c == "\n" or c.isprintable() else repr(c)[1:-1] for c in str(error))
-    Console(stderr=True, soft_wrap=True).print(f"[bold red]{type(error).__name__}[/]: ", end="")
-    Console(stderr=True, soft_wrap=True, markup=False, highlight=False).print(text)
+    said = Text.assemble((type(error).__name__, "bold red"), f": {text}")
+    open_console(stderr=True).print(said, soft_wrap=True)
     return 2 if isinstance(error, ConfigError) else 1

@@ -17,6 +17,7 @@ from fedexp.bench.speed import VARIANTS, usual
 from fedexp.bench.workload import WORKLOADS
 from fedexp.config.compose import choices_of
 from fedexp.config.schema import nearest
+from fedexp.display.console import open_console
 from fedexp.errors import ConfigError, FedexpError
 
 EPILOG = "\n".join(["workloads:", *(f"  {name}  {w.title}" for name, w in WORKLOADS.items())])
@@ -28,9 +29,9 @@ WIDE = 160  # columns where there is no terminal to ask
 def main(argv: Sequence[str]) -> int:
     """Measures what is asked for; returns the exit code."""
     command, rest = (argv[0], list(argv[1:])) if argv and argv[0] in COMMANDS else ("speed", list(argv))
-    console = Console()
+    console = open_console()
     if not console.is_terminal:
-        console = Console(width=WIDE)
+        console = open_console(width=WIDE)
     try:
         if command == "scale":
             from fedexp.bench import scale
@@ -40,7 +41,9 @@ def main(argv: Sequence[str]) -> int:
         usage.demand_linux()
         found = _measure(command, asked, console)
     except FedexpError as error:
-        Console(stderr=True, soft_wrap=True, markup=False, highlight=False).print(f"{type(error).__name__}: {error}")
+        open_console(stderr=True, soft_wrap=True, markup=False, highlight=False).print(
+            f"{type(error).__name__}: {error}"
+        )
         return 2 if isinstance(error, ConfigError) else 1
     if asked.json is not None:
         from fedexp.bench import report

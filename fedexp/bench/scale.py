@@ -20,6 +20,7 @@ from fedexp.bench import usage
 from fedexp.bench.arguments import positive
 from fedexp.config.compose import composed, run_path
 from fedexp.display import SilentDisplay, human_bytes
+from fedexp.display.console import open_console
 from fedexp.runs.storage_estimate import HOLD
 from fedexp.server.sampler import cohort_size
 from fedexp.system import scratch
@@ -141,7 +142,7 @@ def main(argv: Sequence[str] = ()) -> int:
     """Measures, prints two tables, and returns 1 if a target was missed."""
     asked = _parser().parse_args(argv)
     usage.demand_linux()
-    console = Console() if Console().is_terminal else Console(width=140)
+    console = open_console() if open_console().is_terminal else open_console(width=140)
     rounds = [max(asked.fits // cohort_size(clients, FRACTION), LEAST) for clients in asked.clients]
     cases = [Case(c, FRACTION, r, asked.loop, asked.store) for c, r in zip(asked.clients, rounds, strict=True)]
     turns = [[_fresh(case) for case in cases] for _ in range(asked.turns)]

@@ -202,13 +202,13 @@ def _changes(base: Config, wanted: Config, prefix: str) -> Iterator[str]:
         if isinstance(value, dict) and value:
             yield from _changes(base.get(key, {}), value, f"{where}.")
         elif key not in base:
-            yield f"+{where}={_literal(value)}"
+            yield f"+{where}={literal(value)}"
         elif base[key] != value:
-            yield f"{where}={_literal(value)}"
+            yield f"{where}={literal(value)}"
     yield from (f"~{prefix}{key}" for key in base if key not in wanted)
 
 
-def _literal(value: Any) -> str:
+def literal(value: Any) -> str:
     """A value in Hydra's grammar."""
     plain_word = isinstance(value, str) and re.fullmatch(
         r"(?!(true|false|null|nan|inf)$)[a-z/_][\w./-]*", value, re.IGNORECASE

@@ -59,7 +59,7 @@ CountOr0 = Annotated[int, Range("between 0 and 1,000,000,000", lambda v: 0 <= v 
 Depth = Annotated[int, Range("between 1 and 1,000", lambda v: 1 <= v <= 1000)]
 Pixels = Annotated[int, Range("between 1 and 1,024 pixels", lambda v: 1 <= v <= 1024)]
 Threads = Annotated[int, Range(f"between 1 and {CORES}, the cores of this machine", lambda v: 1 <= v <= CORES)]
-Workers = Annotated[int, Range(f"between 1 and {16 * CORES}, 16 for each core", lambda v: 1 <= v <= 16 * CORES)]
+Workers = Annotated[int, Range(f"between 1 and {16 * CORES} (16 for each core)", lambda v: 1 <= v <= 16 * CORES)]
 PerDevice = Annotated[int, Range("between 1 and 64", lambda v: 1 <= v <= 64)]
 
 # ---------------------------------------------------------------- texts

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from rich.console import Console
+from fedexp.display.console import open_console
 
 USAGE = """\
 python -m fedexp.data list [root=FOLDER]                   every data set: is it here, what is it, how to get it
@@ -29,7 +29,7 @@ def main(argv: Sequence[str]) -> int:
 
         return show(list(rest))
     asked = command in ("-h", "--help", "help")
-    Console(stderr=not asked, highlight=False, markup=False, soft_wrap=True).print(USAGE)
+    open_console(stderr=not asked, highlight=False, markup=False, soft_wrap=True).print(USAGE)
     return 0 if asked else 2
 
 

@@ -13,13 +13,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
-from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
 from fedexp.data.catalog import CATALOG
 from fedexp.data.entry import CatalogEntry, Download
 from fedexp.data.formats import unpack_tar
 from fedexp.data.verify import verify
+from fedexp.display.console import open_console
 from fedexp.errors import DataError
 from fedexp.system import scratch
 
@@ -55,7 +55,7 @@ def install(name: str, root: Path, way: Way) -> tuple[Path, ...]:
     """
     entry = CATALOG[name]
     root.mkdir(parents=True, exist_ok=True)
-    console = Console(stderr=True)
+    console = open_console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
     with scratch.folder(f".fedexp-{name}-", root) as new:
         with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:

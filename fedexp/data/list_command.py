@@ -6,11 +6,11 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Table
 
 from fedexp.data.catalog import CATALOG
 from fedexp.data.entry import CatalogEntry
+from fedexp.display.console import open_console
 
 ROOT, CACHE = "~/.cache/fedexp/data", "~/.cache/fedexp/tensors"  # as in conf/data
 NARROW = 80  # columns where there is no terminal to ask
@@ -22,9 +22,9 @@ def main(argv: Sequence[str]) -> int:
     if settings is None:
         return 2
     root = folder(settings)
-    console = Console(highlight=False, markup=False)
+    console = open_console(highlight=False, markup=False)
     if not console.is_terminal:
-        console = Console(highlight=False, markup=False, width=NARROW)
+        console = open_console(highlight=False, markup=False, width=NARROW)
     for part in (_table(root), _places(root)):
         console.print(part)
         console.print()
@@ -41,7 +41,8 @@ def options(argv: Sequence[str], known: Sequence[str]) -> dict[str, str] | None:
     unknown = [key for key in given if key not in known]
     if unknown:
         allowed = ", ".join(f"{key}=…" for key in known)
-        Console(stderr=True, highlight=False, markup=False).print(f"{unknown[0]} is not known here. Known: {allowed}")
+        complain = open_console(stderr=True, highlight=False, markup=False, soft_wrap=True)
+        complain.print(f"{unknown[0]} is not known here. Known: {allowed}")
         return None
     return given
 

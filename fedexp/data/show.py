@@ -12,6 +12,7 @@ from rich.console import Console
 
 from fedexp.config.arguments import taken_apart
 from fedexp.config.compose import Config, composed
+from fedexp.display.console import open_console
 from fedexp.errors import ConfigError, FedexpError
 from fedexp.partition.base import ClientSplit, Scene, digest
 from fedexp.partition.file import SUFFIXES, encode
@@ -33,14 +34,16 @@ LONGEST = 40  # letters of a setting in the title; groups of classes can be long
 
 def main(argv: Sequence[str]) -> int:
     """Shows the partition that the arguments ask for; returns the exit code."""
-    console = Console(soft_wrap=True, highlight=False, markup=False)
+    console = open_console(soft_wrap=True, highlight=False, markup=False)
     if any(argument in ("-h", "--help") for argument in argv):
         console.print(USAGE)
         return 0
     try:
         _show(argv, console)
     except FedexpError as error:
-        Console(stderr=True, soft_wrap=True, highlight=False, markup=False).print(f"{type(error).__name__}: {error}")
+        open_console(stderr=True, soft_wrap=True, highlight=False, markup=False).print(
+            f"{type(error).__name__}: {error}"
+        )
         return 2 if isinstance(error, ConfigError) else 1
     return 0
 

@@ -7,6 +7,8 @@ from typing import IO, cast
 
 from rich.console import Console
 
+from fedexp.display.console import open_console
+
 
 class _Prefixed:
     """Puts the same words before every line. What is written together is sent together."""
@@ -26,5 +28,7 @@ class _Prefixed:
 
 def prefixed(prefix: str) -> Console:
     """A console without moving parts whose every line begins with ``prefix``."""
-    width = Console().width - len(prefix)
-    return Console(file=cast("IO[str]", _Prefixed(sys.stdout, prefix)), width=max(width, 40), force_interactive=False)
+    width = open_console().width - len(prefix)
+    return open_console(
+        file=cast("IO[str]", _Prefixed(sys.stdout, prefix)), width=max(width, 40), force_interactive=False
+    )

@@ -7,8 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.console import Console
-
+from fedexp.display.console import open_console
 from fedexp.errors import FedexpError
 from fedexp.runs.plain import plain
 
@@ -21,7 +20,7 @@ status exits with 0 if everything is done, else 1; diff with 0 if all numbers ar
 
 def main(argv: Sequence[str]) -> int:
     """Does what the first argument says; returns the exit code."""
-    console = Console(highlight=False, markup=False, soft_wrap=True)
+    console = open_console(highlight=False, markup=False, soft_wrap=True)
     try:
         match argv:
             case ["status", folder]:
@@ -36,9 +35,9 @@ def main(argv: Sequence[str]) -> int:
                 console.print(USAGE)
                 return 0
     except FedexpError as error:
-        Console(stderr=True, highlight=False, markup=False, soft_wrap=True).print(plain(error))
+        open_console(stderr=True, highlight=False, markup=False, soft_wrap=True).print(plain(error))
         return 2
-    Console(stderr=True, highlight=False, markup=False, soft_wrap=True).print(USAGE)
+    open_console(stderr=True, highlight=False, markup=False, soft_wrap=True).print(USAGE)
     return 2
 
 

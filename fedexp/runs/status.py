@@ -6,8 +6,8 @@ import os
 import re
 import shlex
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,8 +16,8 @@ from rich.table import Table
 from rich.text import Text
 
 from fedexp import sweep
-from fedexp.config.compose import conf_dir, overrides_of, title
-from fedexp.display.numbers import DASH
+from fedexp.config.compose import conf_dir, literal, overrides_of, run_path, title
+from fedexp.display.numbers import DASH, count
 from fedexp.errors import CheckpointError, ConfigError, DamagedError, FedexpError
 from fedexp.runs.directory import RunDir
 from fedexp.runs.files import CHECKPOINT, CLIENTS, CONFIG, LATEST, LOCK, OF_A_RUN, PREVIOUS, reading
@@ -35,9 +35,13 @@ TAIL = 1 << 16  # bytes in which the last row of a table surely begins
 
 @dataclass(frozen=True)
 class AnnouncedJob:
-    """What a sweep knows of a run: its overrides, those that vary over the sweep, and why it failed the last time."""
+    """What a sweep knows of a run: its overrides, those that vary over the sweep, and why it failed the last time.
+
+    ``leads_to`` is the directory of the run that the overrides start; None if that is not known.
+    """
 
     overrides: list[str]
+    leads_to: Path | None
     label: str
     error: str | None
 
@@ -56,9 +60,10 @@ class Run:
 
 def show_status(folder: Path, console: Console) -> int:
     """Prints every run below a folder and the commands for the holes; 0 if everything is done."""
-    runs = survey(folder)
+    runs, unreadable = _survey(folder)
     counts = Counter(run.state for run in runs)
-    console.print(f"{len(runs)} runs: " + ", ".join(f"{counts[state]} {state}" for state in COLOURS if counts[state]))
+    states = ", ".join(f"{counts[state]} {state}" for state in COLOURS if counts[state])
+    console.print(": ".join(filter(None, [count(len(runs), "run"), states])))
     grid = Table(box=None, padding=(0, 2, 0, 0), show_header=False, pad_edge=False)
     for run in runs:
         cells = (Text(plain(cell)) for cell in (run.rounds, run.path, run.label))
@@ -70,7 +75,9 @@ def show_status(folder: Path, console: Console) -> int:
         )
         if run.command:
             console.print(f"  {plain(run.command)}")
-    return int(any(run.state != "done" for run in runs))
+    for complaint in unreadable:
+        console.print(plain(complaint))
+    return int(bool(unreadable) or any(run.state != "done" for run in runs))
 
 
 def survey(folder: Path) -> list[Run]:
@@ -79,52 +86,94 @@ def survey(folder: Path) -> list[Run]:
     Raises:
         FedexpError: If there is no such folder, or nothing in it.
     """
+    return _survey(folder)[0]
+
+
+def _survey(folder: Path) -> tuple[list[Run], list[str]]:
+    """The runs, and what is wrong with manifests."""
     folder = Path(os.path.normpath(folder))
     if not folder.is_dir():
         raise FedexpError(f"{folder} is not a folder. Runs are in <out>/<name>, multirun/main by default.")
     found, manifests = _walk(folder)
-    known = {path: job for file in sorted(manifests) for path, job in _announced(file)}
-    if not known and not found:
+    known: dict[Path, AnnouncedJob] = {}
+    unreadable: list[str] = []
+    for file in sorted(manifests):
+        try:
+            known |= _announced(file)
+        except DamagedError as damage:
+            unreadable.append(str(damage))
+    if not (known or found or unreadable):
         raise FedexpError(
             f"There is no run and no sweep in {folder}. Runs are in <out>/<name>, multirun/main by default."
         )
     alone = sorted(found - known.keys())
-    return [*(_look(path, job, path in found) for path, job in known.items()), *(_look(path) for path in alone)]
+    announced = (_look(path, job, path in found) for path, job in known.items())
+    return [*announced, *(_look(path) for path in alone)], unreadable
 
 
 def _walk(folder: Path) -> tuple[set[Path], list[Path]]:
-    """The run directories and the manifests below a folder. A run that has begun has two of its files at least."""
+    """The run directories and the manifests below a folder. Of symbolic links, only those to run directories count."""
     runs: set[Path] = set()
     manifests: list[Path] = []
     for here, folders, files in os.walk(folder):
-        if sum(name != LOCK and OF_A_RUN.fullmatch(name) is not None for name in (*files, *folders)) > 1:
+        if _holds_run((*files, *folders)):
             runs.add(Path(here))
             folders.clear()  # its checkpoint may have thousands of files
         else:
             manifests += [Path(here, name) for name in files if re.fullmatch(r"sweep-.*\.json", name)]
+            links = (path for name in folders if (path := Path(here, name)).is_symlink())
+            runs |= {link for link in links if os.access(link, os.R_OK) and _holds_run(p.name for p in link.iterdir())}
     return runs, manifests
 
 
-def _announced(file: Path) -> Iterator[tuple[Path, AnnouncedJob]]:
+def _holds_run(names: Iterable[str]) -> bool:
+    """Whether a folder with these names in it is the directory of a run: one that has begun has two files at least."""
+    return sum(name != LOCK and OF_A_RUN.fullmatch(name) is not None for name in names) > 1
+
+
+def _announced(file: Path) -> dict[Path, AnnouncedJob]:
+    """What a manifest says of its jobs, by the directories of their runs."""
+    jobs: dict[Path, AnnouncedJob] = {}
     manifest = Manifest.read(file)
     errors = {job.number: job.error for job in sweep.collect(manifest.reports) if job.status == "failed"}
     everywhere = set.intersection(*(set(job.overrides) for job in manifest.jobs))
     for number, job in enumerate(manifest.jobs):
         label = " ".join(o for o in job.overrides if o not in everywhere)
-        yield Path(os.path.normpath(manifest.folder / job.path)), AnnouncedJob(job.overrides, label, errors.get(number))
+        leads_to = manifest.written_to and manifest.written_to / job.path
+        path = Path(os.path.normpath(manifest.folder / job.path))
+        jobs[path] = AnnouncedJob(job.overrides, leads_to, label, errors.get(number))
+    return jobs
 
 
 # ---------------------------------------------------------------- one run
 def _look(path: Path, job: AnnouncedJob | None = None, begun: bool = True) -> Run:  # noqa: FBT001, FBT002
+    """A run, and what is in the way of writing it."""
+    run, obstacle = _on_file(path, job, begun=begun), _obstacle(path)
+    if not obstacle:
+        return run
+    if run.state == "done":
+        return replace(run, label=f"{run.label} ({obstacle})")
+    return replace(run, state="damaged", note=_joined(f"{obstacle}. Move it elsewhere.", run.note), command="")
+
+
+def _obstacle(path: Path) -> str:
+    """What a run refuses to write to, also with ``force=true``; empty if nothing does."""
+    checkpoint = path / CHECKPOINT
+    if link := next((place for place in (path, checkpoint) if place.is_symlink()), None):
+        return f"{link} is a symbolic link, to which no run is written"
+    return f"{checkpoint} is a file, where a folder belongs" if checkpoint.is_file() else ""
+
+
+def _on_file(path: Path, job: AnnouncedJob | None, *, begun: bool) -> Run:
     label, error = (job.label, job.error) if job else ("", None)
     if not begun:
-        note, command = _remedy(job, None)
+        note, command = _remedy(path, job, None)
         return Run(path, "failed" if error else "missing", DASH, label, _joined(error, note), command)
     try:
         return _seen(RunDir(path), job)
     except CheckpointError as damage:
         try:
-            note, command = _remedy(job, RunDir(path).config(), "force=true")
+            note, command = _remedy(path, job, RunDir(path).config(), "force=true")
         except DamagedError:
             note, command = "", ""
         return Run(path, "damaged", "?", label, _joined(damage, note), command)
@@ -142,7 +191,7 @@ def _seen(rundir: RunDir, job: AnnouncedJob | None) -> Run:
         return Run(rundir.path, "running", f"{_last_round(rundir)}/{total}", label, holder)
     error = rundir.error()
     kept, damage = _kept(rundir)
-    note, command = _remedy(job, config)
+    note, command = _remedy(rundir.path, job, config)
     return Run(
         rundir.path, "failed" if error else "partial", f"{kept}/{total}", label, _joined(error, damage, note), command
     )
@@ -201,28 +250,62 @@ def _demand_tensors(folder: Path, pointer: Pointer) -> None:
 
 
 # ---------------------------------------------------------------- how to go on
-def _remedy(job: AnnouncedJob | None, config: dict[str, Any] | None, *more: str) -> tuple[str, str]:
+def _remedy(path: Path, job: AnnouncedJob | None, config: dict[str, Any] | None, *more: str) -> tuple[str, str]:
     """What else there is to say, and the command that goes on with a run; empty where there is none."""
     if job is None and config is None:
         return "", ""
     try:
-        overrides = job.overrides if job else _overrides(config or {})
+        _demand_own_choices(job, config or {})
+        overrides = _aimed(job.overrides, job.leads_to, path) if job else _overrides(config or {}, path)
     except ConfigError as cause:
-        return f"Its settings are no longer those of this version: {cause}", ""
+        return f"No command is shown. {cause}", ""
     if doubtful := next((o for o in overrides if not _harmless(o)), None):
         return f"No command is shown, since {doubtful!r} might run code: give the one that started the run again.", ""
     return "", shlex.join(["python", "-m", "fedexp", *overrides, *more])
 
 
-def _overrides(config: dict[str, Any]) -> list[str]:
-    """The overrides that a run's settings amount to."""
+def _demand_own_choices(job: AnnouncedJob | None, config: dict[str, Any]) -> None:
+    """Raises ``ConfigError`` if a run has a choice for which there is no file of ours."""
+    pairs = (override.partition("=")[::2] for override in (job.overrides if job else ()))
+    chosen = {
+        group: choice for group, choice in pairs if (conf_dir() / group).is_dir() and _harmless(f"{group}={choice}")
+    }
+    chosen |= config["choices"] if isinstance(config.get("choices"), dict) else {}
+    for group, choice in chosen.items():
+        if not (re.fullmatch(PLAIN_CHOICE, str(choice)) and (conf_dir() / f"{group}/{choice}.yaml").is_file()):
+            raise ConfigError(
+                f"{group}={choice} is not a choice of fedexp itself: give the command that started the run again, with "
+                "the --config-dir that has it."
+            )
+
+
+def _overrides(config: dict[str, Any], path: Path) -> list[str]:
+    """The overrides that a run's settings amount to, in the directory where the run is."""
     try:
-        for group, choice in config["choices"].items():
-            if not ((conf_dir() / group).is_dir() and re.fullmatch(PLAIN_CHOICE, choice)):
-                raise ConfigError(f"{group}={choice}: there is no such choice.")
-        return overrides_of(config)
+        overrides, leads_to = overrides_of(config), run_path(config)
     except (KeyError, TypeError, AttributeError, ValueError) as cause:
         raise ConfigError(f"{CONFIG} is not what a run writes ({cause}).") from cause
+    except ConfigError as cause:
+        raise ConfigError(f"Its settings are no longer those of this version: {cause}") from cause
+    return _aimed(overrides, leads_to, path)
+
+
+def _aimed(overrides: list[str], leads_to: Path | None, path: Path) -> list[str]:
+    """Overrides that start the run in the directory where it is, which may have been copied or moved.
+
+    Raises:
+        ConfigError: If none can, since the directory has the name of another run.
+    """
+    if leads_to and os.path.realpath(leads_to) == os.path.realpath(path):
+        return overrides
+    if leads_to and leads_to.name != path.name:
+        raise ConfigError(
+            f"Its settings lead to a directory named {leads_to.name}: this one was copied or renamed, or is of another "
+            "version."
+        )
+    folder = path.parent.resolve()
+    others = [o for o in overrides if o.partition("=")[0] not in ("out", "name")]
+    return [*others, f"out={literal(str(folder.parent))}", f"name={literal(folder.name)}"]
 
 
 def _harmless(override: str) -> bool:

@@ -34,6 +34,7 @@ class SweepJob:
     error: str | None = None
     seconds: float | None = None  # that it took
     same_as: int | None = None  # the number of an earlier job with the same run, which alone was run
+    evaluate: dict[str, Any] | None = None  # its own settings of ``evaluate``, if another job's run is its run
 
     @property
     def name(self) -> str:
@@ -76,6 +77,7 @@ def record_job(
     error: str | None = None,
     seconds: float | None = None,
     same_as: int | None = None,
+    evaluate: Mapping[str, Any] | None = None,
 ) -> Path:
     """Writes the file of one job, whole or not at all; an earlier one of the same number is replaced."""
     job = SweepJob(
@@ -87,6 +89,7 @@ def record_job(
         error=None if error is None else _first_line(error),
         seconds=seconds,
         same_as=same_as,
+        evaluate=None if evaluate is None else dict(evaluate),
     )
     file = report_file(folder, number)
     with writing(file):
@@ -166,7 +169,7 @@ def keys_of(settings: Iterable[Mapping[str, str]]) -> list[str]:
 def folded(key: str, *, width: int) -> str:
     """A whole key, in lines no wider than ``width`` if it can be."""
     lines = [""]
-    for piece in re.findall(r"[^._]*[._]?", key):
+    for piece in filter(None, re.findall(r"[^._]*[._]?", key)):
         if lines[-1] and len(lines[-1] + piece) > width:
             lines.append("")
         lines[-1] += piece

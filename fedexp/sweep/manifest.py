@@ -10,14 +10,16 @@ import hashlib
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
-from fedexp.config.compose import Config, run_id, run_path
-from fedexp.errors import DamagedError, FedexpError
+from fedexp.config.compose import FINAL, Config, run_id, run_path
+from fedexp.errors import ConfigError, DamagedError
 from fedexp.runs.files import OF_A_SWEEP, read_json, remove_own, write_json, writing
+
+MEASURED_ONCE = tuple(key for key in FINAL if key != "window")  # the means of any window follow from the records
 
 
 @dataclass(frozen=True)
@@ -25,7 +27,7 @@ class Planned:
     """One job: its overrides, its run's id, and where the run is, seen from the manifest's folder.
 
     ``work`` is what was left to do when the sweep began, to compare jobs by; 0 if the run was finished. ``same_as`` is
-    the number of an earlier job with the same run, of which the same is asked: only that one is run.
+    the number of an earlier job with the same run: only that one is run.
     """
 
     overrides: list[str]
@@ -42,38 +44,52 @@ class Planned:
 
 @dataclass(frozen=True)
 class Manifest:
-    """A sweep: its folder and all its jobs, in the order of their numbers."""
+    """A sweep: its folder and all its jobs, in the order of their numbers.
+
+    ``written_to`` is the folder to which the jobs' overrides lead; another one if the manifest was copied or moved,
+    None if an earlier version wrote it.
+    """
 
     folder: Path
     jobs: list[Planned]
+    written_to: Path | None = field(default=None, compare=False)
 
     @classmethod
     def of(cls, jobs: Sequence[tuple[list[str], Config]]) -> Manifest:
-        """The manifest of jobs, given by their overrides and configurations. It lies with the first job's runs."""
+        """The manifest of jobs, given by their overrides and configurations. It lies with the first job's runs.
+
+        Raises:
+            ConfigError: If two jobs ask different things of one run.
+        """
         folder = run_path(jobs[0][1]).parent
-        first: dict[tuple[str, str], int] = {}
+        first: dict[str, int] = {}
         planned = []
         for number, (overrides, config) in enumerate(jobs):
             path = os.path.relpath(run_path(config), folder)
-            same = first.setdefault((path, json.dumps(config["evaluate"], sort_keys=True)), number)
+            same = first.setdefault(path, number)
+            _refuse_clash(jobs[same][1], config)
             left = work_left(config)
             planned.append(Planned(overrides, run_id(config), path, left, None if same == number else same))
-        return cls(folder, planned)
+        return cls(folder, planned, folder)
 
     @classmethod
     def read(cls, path: Path) -> Manifest:
         """Reads ``sweep-<identity>.json``.
 
         Raises:
-            FedexpError: If it is something else.
+            DamagedError: If it is something else.
         """
         try:
-            jobs = [Planned(**job) for job in read_json(path)["jobs"]]
-        except (DamagedError, KeyError, TypeError) as cause:
-            raise FedexpError(f"{path} is not the manifest of a sweep ({cause}). Move it elsewhere.") from cause
+            content = read_json(path)
+            jobs = [Planned(**job) for job in content["jobs"]]
+            written_to = Path(content["folder"]) if "folder" in content else None
+        except DamagedError as cause:
+            raise DamagedError(f"{path} is not the manifest of a sweep ({cause}). Move it elsewhere.") from cause
+        except (KeyError, TypeError):
+            jobs = []
         if not jobs or not all(job.is_plain() for job in jobs):
-            raise FedexpError(f"{path} is not the manifest of a sweep (no jobs, or other ones). Move it elsewhere.")
-        return cls(path.parent, jobs)
+            raise DamagedError(f"{path} is not the manifest of a sweep: it does not list jobs. Move it elsewhere.")
+        return cls(path.parent, jobs, written_to)
 
     @classmethod
     def behind(cls, reports: Path) -> Manifest | None:
@@ -109,7 +125,19 @@ class Manifest:
         with writing(self.file(".json")):
             self.reports.mkdir(parents=True, exist_ok=True)
             remove_own(self.reports, OF_A_SWEEP)
-            write_json(self.file(".json"), {"jobs": [asdict(job) for job in self.jobs]})
+            write_json(self.file(".json"), {"folder": str(self.folder), "jobs": [asdict(job) for job in self.jobs]})
+
+
+def _refuse_clash(one: Config, other: Config) -> None:
+    """Raises ``ConfigError`` if two jobs with the same run do not want the same work after its last round."""
+    for key in MEASURED_ONCE:
+        values = [json.dumps(config["evaluate"][key]) for config in (one, other)]
+        if values[0] != values[1]:
+            raise ConfigError(
+                f"evaluate.{key} is {values[0]} in one job and {values[1]} in another, but both jobs have the same run "
+                f"({run_path(one)}), since it is not part of a run's identity. Give each value a name of its own: "
+                f"'name={one['name']}-${{evaluate.{key}}}'."
+            )
 
 
 @lru_cache(maxsize=1)  # every job asks for it

@@ -41,6 +41,7 @@ EXPLAINED = {
     "worst_decile": "worst decile: the worst tenth of a round's clients, mean of the last rounds.",
     "before": "before: clients' accuracy with what they start from, before local training, mean of the last rounds.",
 }
+KEY_WIDTH = 12  # of a heading that names a setting, where there is room
 # The numbers of the CSVs.
 METRICS = (
     *(f"aggregation.{key}" for key in ("last", "best", "mean", "std", "GA")),
@@ -132,10 +133,9 @@ def _show_tables(jobs: Sequence[SweepJob], console: Console) -> None:
     rows = table(jobs)
     measured: list[str | None] = [goal for goal in SHOWN if any(f"{goal}.last" in row.metrics for row in rows)]
     for goal in measured or [None]:
-        console.print()
-        whole = _grid(rows, goal)
-        fits = console.measure(whole, options=console.options.update(width=1000)).maximum <= console.width
-        console.print(whole if fits else _grid(rows, goal, stacked=True))
+        for grid in _grids(rows, goal, _columns(rows, goal), console):
+            console.print()
+            console.print(grid)
     there = {key for row in rows for key in row.metrics}
     for key, sentence in EXPLAINED.items():
         if any(f"{goal}.{key}" in there for goal in SHOWN):
@@ -149,19 +149,41 @@ def _show_failure(job: SweepJob, console: Console) -> None:
     say(console, f"  again  {job.command}")
 
 
-def _grid(rows: Sequence[Row], goal: str | None, *, stacked: bool = False) -> Table:
-    """The numbers of one goal; of none, if nothing was measured. ``stacked`` puts deviations below their means."""
+def _columns(rows: Sequence[Row], goal: str | None) -> dict[str, str]:
+    """The headings of a goal's numbers, by their keys; none if nothing was measured."""
+    shown = {f"{goal}.{key}": heading for key, heading in SHOWN.get(goal or "", {}).items()}
+    window = _window(rows, goal)
+    return {k: heading.format(window=window) for k, heading in shown.items() if any(k in row.metrics for row in rows)}
+
+
+def _grids(rows: Sequence[Row], goal: str | None, columns: dict[str, str], console: Console) -> list[Table]:
+    """The numbers of one goal in a table that fits, or in several if there is none."""
+
+    def fits(grid: Table) -> bool:
+        return console.measure(grid, options=console.options.update(width=1000)).maximum <= console.width
+
+    layouts: list[tuple[bool, int]] = [(False, KEY_WIDTH), (True, KEY_WIDTH), (True, 0)]
+    grids = [_grid(rows, goal, columns, stacked=stacked, key_width=width) for stacked, width in layouts]
+    if fitting := next(filter(fits, grids), None):
+        return [fitting]
+    names, half = list(columns), (len(columns) + 1) // 2
+    halves = [{name: columns[name] for name in part} for part in (names[:half], names[half:])]
+    if len(columns) < 2 or not fits(_grid(rows, goal, {}, stacked=True, key_width=0)):
+        return grids[-1:]  # long values are broken
+    return [grid for part in halves for grid in _grids(rows, goal, part, console)]
+
+
+def _grid(rows: Sequence[Row], goal: str | None, columns: Mapping[str, str], *, stacked: bool, key_width: int) -> Table:
+    """Some numbers of one goal; ``stacked`` puts deviations below their means."""
     keys = keys_of(row.settings for row in rows)
     title = Text(f"{goal}, %", style="bold") if goal else None
     grid = Table(title=title, title_justify="left", **PLAIN)
     for key in keys:
         widest = max(len(row.settings.get(key, DASH)) for row in rows)
-        grid.add_column(folded(key, width=max(widest, 12)), overflow="fold")
+        grid.add_column(folded(key, width=max(widest, key_width)), overflow="fold")
     grid.add_column("seeds", justify="right", no_wrap=True)
-    shown = {f"{goal}.{key}": heading for key, heading in SHOWN.get(goal or "", {}).items()}
-    columns = {key: heading for key, heading in shown.items() if any(key in row.metrics for row in rows)}
     for heading in columns.values():
-        grid.add_column(heading.format(window=_window(rows, goal)), justify="right", no_wrap=True)
+        grid.add_column(heading, justify="right", no_wrap=True)
     cells = [_column(rows, key, stacked=stacked) for key in columns]
     for number, row in enumerate(rows):
         settings = (Text(row.settings.get(key, DASH)) for key in keys)

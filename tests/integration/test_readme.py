@@ -147,7 +147,7 @@ def test_runs_commands_of_the_readme(tmp_path):
     fedexp.run([*SMALL, "rounds=1", f"out={tmp_path / 'multirun'}"])
     done = run(status, tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("1 runs: 1 done\n")
+    assert done.stdout.startswith("1 run: 1 done\n")
     (path,) = (tmp_path / "multirun" / "main").iterdir()
     done = run([sys.executable, "-m", "fedexp.runs", "diff", str(path), str(path)], tmp_path)
     assert (done.returncode, done.stdout) == (0, "All numbers are equal.\n")

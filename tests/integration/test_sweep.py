@@ -6,6 +6,7 @@ import csv
 import re
 import shlex
 import signal
+from pathlib import Path
 
 import pytest
 
@@ -157,6 +158,32 @@ def test_equal_runs_are_run_once(sweep, tmp_path):
     jobs = rows(tmp_path, "sweep-*[0-9a-f].csv")
     assert [j["same_as"] for j in jobs] == ["", "", "1", "2"]
     assert [j["aggregation.last"] for j in jobs[:2]] == [j["aggregation.last"] for j in jobs[2:]]
+
+
+def test_a_run_is_shown_with_the_means_of_each_window(sweep, tmp_path):
+    done = sweep("evaluate.window=2,1,3", "rounds=3")
+    assert (done.code, done.err) == (0, "")
+    assert "3 jobs: 1 to run, 2 have the run of an earlier job, which is run once" in done.out
+    jobs = rows(tmp_path, "sweep-*[0-9a-f].csv")
+    accuracies = [r["aggregation"]["accuracy"] for r in RunDir(Path(jobs[0]["path"])).records()]
+    assert [(j["evaluate.window"], j["same_as"]) for j in jobs] == [("2", ""), ("1", "1"), ("3", "1")]
+    assert [int(j["aggregation.window"]) for j in jobs] == [2, 1, 3]
+    means = [sum(accuracies[-n:]) / n for n in (2, 1, 3)]
+    assert [float(j["aggregation.mean"]) for j in jobs] == pytest.approx(means)
+    assert len(set(means)) == 3
+
+
+@pytest.mark.parametrize("more", [[], ["plan=true"]])
+def test_what_one_run_cannot_have_twice_is_not_swept(sweep, tmp_path, more):
+    done = sweep("evaluate.all_clients=false,2", *more)
+    assert (done.code, done.out) == (2, "")
+    assert "evaluate.all_clients is false in one job and 2 in another" in done.err
+    assert not (tmp_path / "runs").exists()
+    (advised,) = re.findall("'(name=.*)'", done.err)
+    done = sweep("evaluate.all_clients=false,2", advised, *more)
+    assert (done.code, done.err) == (0, "")
+    names = {p.name for p in (tmp_path / "runs").glob("*")}
+    assert names == (set() if more else {"mine-False", "mine-2"})
 
 
 def test_a_killed_sweep_runs_only_what_is_missing(tmp_path, capsys):

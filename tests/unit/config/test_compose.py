@@ -263,3 +263,15 @@ def test_conf_dir_beside_the_package_or_inside_it(tmp_path, monkeypatch):
 def test_choices_of():
     assert choices_of("loop") == ["fabric", "trainer"]
     assert choices_of("nothing") == []
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (["executor=processes", "executor.workers=0"], r"\(16 for each core\) or null, not 0$"),
+        (["name=[b"], "with quotes around special characters"),
+    ],
+)
+def test_ranges_and_advice_can_be_read(overrides, words):
+    with pytest.raises(ConfigError, match=words):
+        composed(overrides)

@@ -159,9 +159,9 @@ def test_fetch_says_how_to_get_what_it_cannot(name, tmp_path, capsys):
     ("argv", "code", "message"),
     [
         (["fetch"], 2, "fetch NAME"),
-        (["fetch", "cifar"], 1, "Did you mean 'cifar10'?"),
+        (["fetch", "cifar"], 2, "Did you mean 'cifar10'?"),
         (["fetch", "mnist", "rot=x"], 2, "rot is not known here"),
-        (["fetch", "mnist", "root=/nonexistent", "via=carrier"], 1, "via is 'carrier'"),
+        (["fetch", "mnist", "root=/nonexistent", "via=carrier"], 2, "via is 'carrier'"),
         (["list", "rot=x"], 2, "rot is not known here"),
         (["lst"], 2, "python -m fedexp.data list"),
         ([], 2, "python -m fedexp.data list"),

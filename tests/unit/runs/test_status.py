@@ -164,7 +164,7 @@ def test_exit_codes_and_commands(manifest, finished):
     text = console.file.getvalue()
     assert "5 runs: 4 done, 1 missing" in text
     assert text.count("python -m fedexp") == 1
-    assert "python -m fedexp algo=fedavg seed=4" in text
+    assert "python -m fedexp algo=fedavg seed=4\n" in text
     finished("seed=4")
     assert show_status(manifest.folder, console) == 0
 
@@ -175,14 +175,76 @@ def test_a_moved_folder_is_as_good(manifest, finished, tmp_path):
     assert states(moved)["seed=0"] == ("done", "3/3")
 
 
+def test_the_command_for_a_copied_or_moved_run_leads_to_where_it_is(manifest, begun, tmp_path, monkeypatch):
+    begun("seed=1")
+    begun("seed=77")
+    copy = shutil.copytree(manifest.folder, tmp_path / "with space" / "copy")
+    monkeypatch.chdir(copy)
+    for folder in (copy, Path()):
+        runs = survey(folder)
+        assert len(runs) == 6
+        for run in runs:
+            config = composed([*SMALL, *shlex.split(run.command)[3:]])
+            assert run_path(config) == copy / run.path.name
+    assert all(str(copy) not in run.command for run in survey(manifest.folder))
+
+
+@pytest.mark.parametrize("damaged", [True, False])
+def test_a_renamed_run_has_no_command(finished, begun, damaged):
+    path = (finished if damaged else begun)("seed=0").path
+    if damaged:
+        (path / "clients.csv").write_text("")
+    path.rename(path.with_name("renamed"))
+    (run,) = survey(path.parent)
+    assert (run.state, run.command) == ("damaged" if damaged else "partial", "")
+    assert f"Its settings lead to a directory named {path.name}" in run.note
+
+
+def test_a_manifest_that_does_not_say_where_it_was_written_has_commands_that_do(manifest):
+    content = json.loads(manifest.file(".json").read_text())
+    del content["folder"]
+    write_json(manifest.file(".json"), content)
+    for run in survey(manifest.folder):
+        assert run_path(composed([*SMALL, *shlex.split(run.command)[3:]])) == run.path
+
+
+@pytest.mark.parametrize("announced", [True, False])
+@pytest.mark.parametrize("group", ["algo", "mine"])
+def test_a_run_with_a_choice_of_the_users_own_needs_their_folder(begun, configured, announced, group):
+    config = configured("seed=3")
+    config["choices"][group] = "boom"
+    rundir = begun("seed=3")
+    rundir.write_text("config.yaml", yaml.safe_dump(config))
+    if announced:
+        Manifest.of([([f"{group}=boom", "seed=3"], config)]).write()
+    (run,) = survey(rundir.path.parent)
+    assert (run.state, run.command) == ("partial", "")
+    assert f"{group}=boom is not a choice of fedexp itself" in run.note
+    assert "--config-dir" in run.note
+    assert "no longer" not in run.note
+
+
+def test_a_job_that_never_began_with_a_choice_of_the_users_own_needs_their_folder(configured):
+    manifest = Manifest.of([(["algo=boom"], configured())])
+    manifest.write()
+    (run,) = survey(manifest.folder)
+    assert (run.state, run.command) == ("missing", "")
+    assert "algo=boom is not a choice of fedexp itself" in run.note
+
+
+def test_one_run_is_not_many(finished):
+    console = Console(file=io.StringIO(), width=200)
+    assert show_status(finished().path, console) == 0
+    assert console.file.getvalue().startswith("1 run: 1 done\n")
+
+
 def test_bad_paths_are_explained(tmp_path, capsys):
     with pytest.raises(FedexpError, match="is not a folder"):
         survey(tmp_path / "nowhere")
     with pytest.raises(FedexpError, match="no run and no sweep in"):
         survey(tmp_path)
-    (tmp_path / "sweep-0.json").write_text("[]")
     assert main(["status", str(tmp_path)]) == 2
-    assert "is not the manifest of a sweep" in capsys.readouterr().err
+    assert "no run and no sweep in" in capsys.readouterr().err
 
 
 def test_usage(capsys):
@@ -278,6 +340,43 @@ def test_a_damaged_checkpoint_is_told_from_one_that_the_run_can_continue_from(be
     assert look()[:2] == ("partial", "1/3")
 
 
+@pytest.mark.parametrize("given", ["runs", "run"])
+def test_a_run_behind_a_symbolic_link_is_seen_and_called_so(begun, finished, tmp_path, given):
+    done, partial = finished("seed=0").path, begun("seed=1").path
+    for path in (done, partial):
+        path.symlink_to(path.rename(tmp_path / f"real-{path.name}"))
+    found = survey(done.parent) if given == "runs" else [*survey(done), *survey(partial)]
+    runs = {run.path: run for run in found}
+    assert {path: run.state for path, run in runs.items()} == {done: "done", partial: "damaged"}
+    assert f"({done} is a symbolic link" in runs[done].label
+    assert f"{partial} is a symbolic link" in runs[partial].note
+    assert runs[partial].command == ""
+
+
+def test_an_announced_run_behind_a_symbolic_link_is_not_missing(manifest, finished, tmp_path):
+    path = finished("seed=0").path
+    path.symlink_to(path.rename(tmp_path / "real"))
+    (run,) = (run for run in survey(manifest.folder) if run.path == path)
+    assert (run.state, run.label) == ("done", f"seed=0 ({path} is a symbolic link, to which no run is written)")
+
+
+@pytest.mark.parametrize("kind", ["link", "dangling link", "file"])
+def test_a_checkpoint_that_is_no_folder_is_damage(begun, tmp_path, kind):
+    rundir = begun("seed=1")
+    checkpoint = rundir.path / "checkpoint"
+    keep(rundir, 2)
+    moved = checkpoint.rename(tmp_path / "moved")
+    if kind == "file":
+        checkpoint.write_text("")
+    else:
+        checkpoint.symlink_to(moved if kind == "link" else tmp_path / "nowhere")
+    (run,) = survey(rundir.path)
+    assert (run.state, run.command) == ("damaged", "")
+    assert f"{checkpoint} is a {'file' if kind == 'file' else 'symbolic link'}" in run.note
+    with pytest.raises(DiskError), rundir:  # which is why
+        pass
+
+
 # ---------------------------------------------------------------- what files may not make us say
 @pytest.mark.parametrize(
     "planted",
@@ -323,12 +422,19 @@ def test_nothing_that_a_terminal_would_obey_is_shown(begun, manifest):
 
 
 @pytest.mark.parametrize(
-    "data", [b"", b"[]", b"{}", b"3", b"\xff\xfe", b"[" * 100_000, b'{"jobs": [1]}', b'{"jobs": [{}]}']
+    "data",
+    [b"", b"[]", b"{}", b"3", b"\xff\xfe", b"[" * 100_000, b'{"jobs": [1]}', b'{"jobs": [{}]}', b'{"jobs": 1}'],
 )
-def test_a_manifest_that_no_sweep_has_written_is_named(tmp_path, data, capsys):
-    (tmp_path / "sweep-0.json").write_bytes(data)
-    assert main(["status", str(tmp_path)]) == 2
-    assert "sweep-0.json is not the manifest of a sweep" in capsys.readouterr().err
+def test_a_manifest_that_no_sweep_has_written_is_named_and_hides_no_run(manifest, finished, data, capsys):
+    finished("seed=0")
+    (manifest.folder / "sweep-0.json").write_bytes(data)
+    assert main(["status", str(manifest.folder)]) == 1
+    said = capsys.readouterr()
+    assert said.err == ""
+    assert "5 runs: 1 done, 4 missing" in said.out
+    (line,) = (line for line in said.out.splitlines() if "is not the manifest of a sweep" in line)
+    assert str(manifest.folder / "sweep-0.json") in line
+    assert "argument" not in line
 
 
 def test_reports_of_jobs_that_no_sweep_has_written_are_passed_over(manifest):

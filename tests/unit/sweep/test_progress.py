@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from fedexp.config.compose import run_path
+from fedexp.errors import ConfigError
 from fedexp.runs.directory import RunDir
 from fedexp.sweep import announce, heading, record_job
 from fedexp.sweep.manifest import Manifest, Planned, work, work_left
@@ -134,10 +135,23 @@ def test_equal_runs_are_found_by_their_folder(configured) -> None:
     assert [job.same_as for job in Manifest.of([([], c) for c in configs]).jobs] == [None, None, 0, None]
 
 
-def test_runs_of_which_other_things_are_asked_are_not_equal(configured, monkeypatch) -> None:
-    monkeypatch.setattr("fedexp.sweep.manifest.run_path", lambda _: Path("runs/a"))
+def test_one_run_serves_every_window(configured) -> None:
     configs = [configured("evaluate.window=3"), configured("evaluate.window=5"), configured("evaluate.window=3")]
-    assert [job.same_as for job in Manifest.of([([], c) for c in configs]).jobs] == [None, None, 0]
+    assert [job.same_as for job in Manifest.of([([], c) for c in configs]).jobs] == [None, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("key", "values"),
+    [("all_clients", ("false", "2")), ("all_clients", ("1", "true")), ("finetune_epochs", ("1", "2"))],
+)
+def test_jobs_that_ask_different_things_of_one_run_are_refused(configured, key: str, values: tuple[str, str]) -> None:
+    def manifest(*names: str) -> Manifest:
+        pairs = zip(names, values, strict=True)
+        return Manifest.of([([], configured(f"name={name}", f"evaluate.{key}={value}")) for name, value in pairs])
+
+    with pytest.raises(ConfigError, match=rf"^evaluate\.{key} is {values[0]} in one job and {values[1]} in another"):
+        manifest("a", "a")
+    assert [job.same_as for job in manifest("a", "b").jobs] == [None, None]
 
 
 @pytest.mark.parametrize("content", ["{", "{}", "[]", '{"status": "trained"}'])

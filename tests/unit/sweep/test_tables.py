@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 from fedexp.sweep import SeedSpread, SweepJob, collect, record_job, show, table, write_csv
-from fedexp.sweep.jobs import listed
+from fedexp.sweep.jobs import folded, listed
 
 
 def result(last: float | None, personal: float | None = None, **more: Any) -> dict[str, Any]:
@@ -140,6 +140,21 @@ def test_tables_fit_the_screen_and_lose_nothing(width: int) -> None:
     assert sum(line.count("± 0.0") for line in shown) == 8
 
 
+@pytest.mark.parametrize("width", [40, 50, 60, 70])
+@pytest.mark.parametrize("keys", ["optim.lr={0} seed={1}", "optim.lr={0} partition.classes_per_client={0} seed={1}"])
+def test_narrow_screens_break_headings_between_words_and_lose_nothing(width: int, keys: str) -> None:
+    more = {"mean": 0.7, "std": 0.03, "window": 10, "before": 0.4, "worst_decile": 0.3, "all_clients": 0.8}
+    jobs = [job(2 * a + s, keys.format(a, s), result(0.5, 0.9 + s / 100, **more)) for a in (0, 1) for s in (0, 1)]
+    lines = screen(jobs, width)
+    assert max(len(line) for line in lines) <= width
+    tables = lines[lines.index("personalization, %") : next(n for n, line in enumerate(lines) if line.startswith("±"))]
+    words = " ".join(tables).split()
+    assert "…" not in "".join(words)
+    assert {"clients", "decile", "before", "seeds"} <= set(words)
+    assert "optim.lr" in words or {"optim.", "lr"} <= set(words)
+    assert [words.count(number) for number in ("90.5", "70.0", "80.0", "30.0", "40.0")] == [4, 2, 2, 2, 2]
+
+
 @pytest.mark.parametrize("width", [40, 80])
 def test_a_failed_job_is_named_with_its_error_run_and_command(width: int) -> None:
     lines = screen(SWEEP, width)
@@ -229,6 +244,11 @@ def test_headings_are_whole_keys_folded_where_they_are_wide() -> None:
     first = lines.index("aggregation, %") + 1
     columns = [(line[:11].strip(), line[11:25].strip()) for line in lines[first : first + 3]]
     assert columns == [("", "partition."), ("algo.hpm.", "classes_per_"), ("weight", "client")]
+
+
+def test_a_heading_in_the_narrowest_column_has_no_empty_line() -> None:
+    assert folded("partition.classes_per_client", width=0).split("\n") == ["partition.", "classes_", "per_", "client"]
+    assert folded("optim.lr", width=0) == "optim.\nlr"
 
 
 def test_the_highest_mean_is_bold() -> None:
