@@ -14,6 +14,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
+from decimal import Decimal
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -296,8 +297,8 @@ def _values(override: Override, sources: Sources) -> list[str]:
 
 
 def _check_range(value: RangeSweep, line: str) -> None:
-    start, stop, step = (float(v or 0) for v in (value.start, value.stop, value.step))
-    if not (step and all(map(math.isfinite, (start, stop, step)))):
+    start, stop, step = (Decimal(v or 0) for v in (value.start, value.stop, value.step))
+    if not (step and all(v.is_finite() for v in (start, stop, step))):
         raise ConfigError(f"{line}: a range needs finite numbers and a step other than 0.")
     if (stop - start) / step > MOST_JOBS:
         raise ConfigError(f"{line} has too many values; {MOST_JOBS:,} are the most. Divide it.")

@@ -69,7 +69,7 @@ def refuse_changes(config: DictConfig, name: str | None) -> None:
     found = dict(_leaves({str(k): v for k, v in settings.items()}))
     if found.get("run.dir") == WITHOUT_OURS:
         raise ConfigCompositionException(f"{name}.yaml lacks the settings of config.yaml. {NOT_BASED}")
-    for problem in (*_changes(found), *_foreign_code(found), *_wrong_values(config, found)):
+    for problem in (*_changes(found), *_foreign_code(config), *_wrong_values(config, found)):
         raise ConfigCompositionException(problem)
 
 
@@ -83,10 +83,20 @@ def _changes(found: Mapping[str, Any]) -> Iterator[str]:
             yield f"hydra.{key} cannot be set{always}. Leave it out."
 
 
-def _foreign_code(found: Mapping[str, Any]) -> Iterator[str]:
-    for key, value in found.items():
-        if key.endswith("_target_") and not str(value).startswith(CLASSES):
-            yield f"hydra.{key}: {value!r} is not one of Hydra's own classes. Leave it out."
+def _foreign_code(config: DictConfig) -> Iterator[str]:
+    """Hydra makes objects of everything with a ``_target_`` in a launcher or sweeper, once references are resolved."""
+    for part in (name for name in ("launcher", "sweeper") if OmegaConf.is_config(config.hydra.get(name))):
+        for key, value in _targets(OmegaConf.to_container(config.hydra[part], resolve=True), f"hydra.{part}"):
+            if not str(value).startswith(CLASSES):
+                yield f"{key}: {value!r} is not one of Hydra's own classes. Leave it out."
+
+
+def _targets(node: Any, path: str) -> Iterator[tuple[str, Any]]:
+    pairs = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
+    for key, value in pairs:
+        if key == "_target_":
+            yield f"{path}.{key}", value
+        yield from _targets(value, f"{path}.{key}")
 
 
 def _wrong_values(config: DictConfig, found: Mapping[str, Any]) -> Iterator[str]:

@@ -37,7 +37,8 @@ SHOWN: dict[str, dict[str, str]] = {
 EXPLAINED = {
     "mean": "± is the sample standard deviation over seeds; where there is one seed, the mean of the last rounds has "
     "the deviation over these rounds.",
-    "all_clients": "all clients: each of them trained and tested once more after the last round.",
+    "all_clients": "all clients: each, or as many as evaluate.all_clients says, trained and tested once more after the "
+    "last round.",
     "worst_decile": "worst decile: the worst tenth of a round's clients, mean of the last rounds.",
     "before": "before: clients' accuracy with what they start from, before local training, mean of the last rounds.",
 }

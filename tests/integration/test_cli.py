@@ -107,7 +107,7 @@ def test_python_dash_m(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["algo=["], "no viable alternative"),
+        (["algo=["], "this cannot be read"),
         (["algo"], "Write key=value"),
         (["seed=0,1"], "--multirun"),
         (["-m", "algo=fedavg,fedrz"], "algo=fedrz: there is no such choice"),

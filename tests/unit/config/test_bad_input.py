@@ -254,6 +254,7 @@ COMMANDS = {
         ("-m optim.lr=range(nan,1)", "optim.lr=range(nan,1): a range needs"),
         ("-m optim.lr=range(0,1,1e-320)", "100,000 are the most"),
         ("-m 'seed=shuffle(range(1000000000))'", "too many values; 100,000 are the most"),
+        (f"-m seed=range({10**400})", "100,000 are the most"),
         ("-m plan=true,false", "plan must be the same for all jobs"),
         ("-m force=true,false seed=1,2", "force must be the same for all jobs"),
         ("-m hydra.sweeper.max_batch_size=0 seed=1,2", "hydra.sweeper.max_batch_size must be between 1 and"),

@@ -269,7 +269,7 @@ def test_choices_of():
     ("overrides", "words"),
     [
         (["executor=processes", "executor.workers=0"], r"\(16 for each core\) or null, not 0$"),
-        (["name=[b"], "with quotes around special characters"),
+        (["name=[b"], "with quotes around a value with special characters"),
     ],
 )
 def test_ranges_and_advice_can_be_read(overrides, words):

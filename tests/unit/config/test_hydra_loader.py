@@ -128,7 +128,8 @@ def test_a_signal_waits_for_the_end_of_composing(monkeypatch):
     "line",
     [
         "hydra.launcher._target_=os.system", "hydra.sweeper._target_=os.getcwd",
-        "+hydra.launcher.x._target_=os.system", "hydra.searchpath=[pkg://antigravity]",
+        "+hydra.launcher.x._target_=os.system", "+hydra.launcher.x=[{_target_: os.system}]",
+        "+hydra.launcher.x='${oc.create:{_target_:os.system}}'", "hydra.searchpath=[pkg://antigravity]",
     ],
 )  # fmt: skip
 def test_hydra_makes_objects_of_its_own_classes_only(line):
