@@ -148,7 +148,7 @@ def _announced(file: Path) -> dict[Path, AnnouncedJob]:
 # ---------------------------------------------------------------- one run
 def _look(path: Path, job: AnnouncedJob | None = None, begun: bool = True) -> Run:  # noqa: FBT001, FBT002
     """A run, and what is in the way of writing it."""
-    run, obstacle = _on_file(path, job, begun=begun), _obstacle(path)
+    run, obstacle = _on_file(path, job, begun=begun), _obstacle(path) if os.path.lexists(path) else ""
     if not obstacle:
         return run
     if run.state == "done":
@@ -259,6 +259,8 @@ def _remedy(path: Path, job: AnnouncedJob | None, config: dict[str, Any] | None,
         overrides = _aimed(job.overrides, job.leads_to, path) if job else _overrides(config or {}, path)
     except ConfigError as cause:
         return f"No command is shown. {cause}", ""
+    except ValueError as cause:  # a name that no file can have
+        return f"No command is shown. There can be no such directory ({cause}).", ""
     if doubtful := next((o for o in overrides if not _harmless(o)), None):
         return f"No command is shown, since {doubtful!r} might run code: give the one that started the run again.", ""
     return "", shlex.join(["python", "-m", "fedexp", *overrides, *more])

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedexp.display.numbers import DASH, clock, count, human_bytes
-from fedexp.sweep.jobs import PLAIN, SweepJob, folded, say, varying
+from fedexp.sweep.jobs import KEY_WIDTH, PLAIN, SweepJob, folded, say, varying
 from fedexp.sweep.progress import roughly
 from fedexp.system.resources import cores
 
@@ -137,11 +137,15 @@ def _show_jobs(lines: Sequence[PlanLine], console: Console) -> None:
     swept = varying([line.job.settings for line in lines])  # has a column already
     values = {heading: {write(cost) for cost in costs} for heading, write in {**EFFORT, **SIZES}.items()}
     effort, sizes = ({h: w for h, w in c.items() if len(values[h]) > 1 and h not in swept} for c in (EFFORT, SIZES))
-    grid = _grid(lines, {**effort, **sizes})
-    if console.measure(grid, options=console.options.update(width=1000)).maximum <= console.width:
-        console.print(grid)
-    else:
-        console.print(_grid(lines, effort), "", _sizes(lines, sizes), sep="\n")
+    every: Columns = {**effort, **sizes}
+    layouts: list[tuple[Columns, Columns]] = [(every, {}), (effort, sizes), ({}, every)]
+    for first, second in layouts:
+        grid = _grid(lines, first, key_width=0 if second else KEY_WIDTH)
+        if console.measure(grid, options=console.options.update(width=1000)).maximum <= console.width:
+            break
+    console.print(grid)
+    if second:
+        console.print("", _sizes(lines, second), sep="\n")
     same = [f"{' '.join(heading.split())} {found.pop()}" for heading, found in values.items() if len(found) == 1]
     if same:
         console.print(Text(f"in every job: {', '.join(same)}", style="dim"))
@@ -149,14 +153,14 @@ def _show_jobs(lines: Sequence[PlanLine], console: Console) -> None:
         console.print(Text("disk: the most that a run takes while it is under way", style="dim"))
 
 
-def _grid(lines: Sequence[PlanLine], columns: Columns) -> Table:
+def _grid(lines: Sequence[PlanLine], columns: Columns, *, key_width: int) -> Table:
     settings = [line.job.settings for line in lines]
     keys = varying(settings)
     grid = Table(**PLAIN)
     grid.add_column("job", justify="right", no_wrap=True)
     for key in keys:
         widest = max(len(each.get(key, DASH)) for each in settings)
-        grid.add_column(folded(key, width=max(widest, 12)), overflow="fold")
+        grid.add_column(folded(key, width=max(widest, key_width)), overflow="fold")
     grid.add_column("state", no_wrap=True)
     for heading in (*columns, "time\nto go"):
         grid.add_column(heading, justify="right", no_wrap=True)

@@ -19,7 +19,7 @@ from rich.text import Text
 
 from fedexp.display.numbers import DASH, count
 from fedexp.runs.files import writing
-from fedexp.sweep.jobs import PLAIN, SweepJob, count_statuses, folded, keys_of, listed, say, varying
+from fedexp.sweep.jobs import KEY_WIDTH, PLAIN, SweepJob, count_statuses, folded, keys_of, listed, say, varying
 
 # The columns of the tables on screen; {window} is the number of rounds.
 SHOWN: dict[str, dict[str, str]] = {
@@ -42,7 +42,6 @@ EXPLAINED = {
     "worst_decile": "worst decile: the worst tenth of a round's clients, mean of the last rounds.",
     "before": "before: clients' accuracy with what they start from, before local training, mean of the last rounds.",
 }
-KEY_WIDTH = 12  # of a heading that names a setting, where there is room
 # The numbers of the CSVs.
 METRICS = (
     *(f"aggregation.{key}" for key in ("last", "best", "mean", "std", "GA")),

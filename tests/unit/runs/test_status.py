@@ -411,6 +411,15 @@ def test_no_command_is_made_of_a_manifest_that_names_code(manifest, override):
     assert all("might run code" in run.note for run in survey(manifest.folder))
 
 
+@pytest.mark.parametrize("path", ["a\0b", "\0/../x", "x" * 5000])
+def test_a_manifest_with_paths_that_cannot_be_hides_no_run(manifest, finished, path):
+    finished("seed=0")
+    jobs = [manifest.jobs[0], replace(manifest.jobs[1], path=path)]
+    for folder in (str(manifest.folder), "\0"):
+        write_json(manifest.file(".json"), {"folder": folder, "jobs": [asdict(job) for job in jobs]})
+        assert [run.state for run in survey(manifest.folder)] == ["done", "missing"]
+
+
 def test_nothing_that_a_terminal_would_obey_is_shown(begun, manifest):
     rundir = begun("seed=1")
     rundir.write_text("error.txt", "ValueError: \x1b[31mred\x1b[0m \x1b]8;;http://x\x07link\x9b2J\u202egnp.exe\n")

@@ -232,3 +232,10 @@ def test_the_list_fits_the_screen_and_loses_nothing(width: int) -> None:
     assert max(len(line) for line in text.splitlines()) <= width
     for number in ("cifar10", "2,000", "100", "987,654", "10.0 GB", "100 GB", "10,000,000", "1.00 GB", "01:40"):
         assert f" {number} " in text.replace("\n", " "), number
+
+
+def test_a_narrow_list_breaks_headings_between_words() -> None:
+    other = replace(COST, clients=100, whole=Amount(987_654, 10**10, 10**11))
+    jobs = [job(0, "optim.lr=1 local.epochs=5", COST), job(1, "optim.lr=2 local.epochs=10", other)]
+    words = " ".join(screen(jobs, 60)).split()
+    assert {"optim.", "lr", "local.", "epochs"} <= set(words)
