@@ -40,7 +40,7 @@ EXPLAINED = {
     "all_clients": "all clients: each, or as many as evaluate.all_clients says, trained and tested once more after the "
     "last round.",
     "worst_decile": "worst decile: the worst tenth of a round's clients, mean of the last rounds.",
-    "before": "before: clients' accuracy with what they start from, before local training, mean of the last rounds.",
+    "before": "before: clients' accuracy with the model they have before local training, mean of the last rounds.",
 }
 # The numbers of the CSVs.
 METRICS = (
