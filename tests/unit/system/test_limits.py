@@ -10,11 +10,13 @@ import subprocess
 import sys
 import time
 from functools import partial
+from pathlib import Path
 
 import pytest
 
 from fedexp.errors import LimitError
 from fedexp.system.limits import explained
+from tests.conftest import SMALL
 
 COMMAND = (sys.executable, "-m", "fedexp", "algo=fedavg", "rounds=1", "local.epochs=1")
 
@@ -94,3 +96,13 @@ def test_importing_fedexp_leaves_signals_alone():
     with python(f"{code}; assert b == (signal.getsignal(2), signal.getsignal(15))") as process:
         _, err = process.communicate(timeout=60)
     assert process.returncode == 0, err
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no /dev/full")
+def test_an_output_that_takes_nothing_gets_a_sentence(tmp_path):
+    run = [sys.executable, "-m", "fedexp", *SMALL, "rounds=1", f"out={tmp_path}"]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(run, stdout=full, stderr=subprocess.PIPE, text=True, timeout=120)
+    assert done.returncode == 1
+    assert done.stderr.startswith("LimitError: What a run says cannot be written to where standard output goes")
+    assert "Traceback" not in done.stderr
