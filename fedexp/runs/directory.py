@@ -159,12 +159,14 @@ class RunDir:
                 f"{error} Remove it, and the same command continues from the last checkpoint if there is one; "
                 f"{BEGIN_AGAIN}"
             ) from error
+        if content.get("status") != "finished":  # the checkpoint it will continue from knows its files
+            return None
         try:
             for name, mark in checksums.items():
                 _compare(self.path / name, files.mark_of(self.path / name), mark)
         except DamagedError as error:
             raise DamagedError(f"{error} Put it back as it was, or {BEGIN_AGAIN}") from error
-        return content if content.get("status") == "finished" else None
+        return content
 
     def conclude(self, result: Mapping[str, Any]) -> dict[str, Any]:
         """Writes the result with checksums of itself and of the run's other files; returns it as it is written.

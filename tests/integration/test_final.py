@@ -82,6 +82,24 @@ def test_the_rounds_are_on_file_before_and_the_same_command_does_the_rest(small,
     assert result.summary["digests"] == whole.summary["digests"]
 
 
+def test_damage_before_the_last_pass_costs_no_more_than_the_rounds_since_a_checkpoint(small, monkeypatch, caplog):
+    def conclude(self, engine):
+        raise KeyboardInterrupt
+
+    settings = (ALL, "every.checkpoint=1")
+    whole = fedexp.run(small(*settings, "name=whole"))
+    with monkeypatch.context() as patch:
+        patch.setattr(MapProtocol, "conclude", conclude)
+        with pytest.raises(KeyboardInterrupt):
+            fedexp.run(small(*settings))
+    path = run_path(composed(small(*settings)))
+    lines = (path / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (path / "metrics.jsonl").write_text("".join(lines[:-1]))
+    result = fedexp.run(small(*settings))
+    assert (result.status, result.summary["digests"]) == ("finished", whole.summary["digests"])
+    assert "continues from the checkpoint before" in caplog.text
+
+
 def test_another_way_out_is_the_same_run(small, monkeypatch, trained_rounds):
     """Whoever does not want to wait for the last pass loses nothing."""
 
