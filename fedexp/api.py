@@ -25,6 +25,7 @@ from fedexp.system import signals
 if TYPE_CHECKING:
     from fedexp.build import Experiment
     from fedexp.engine import Engine
+    from fedexp.evaluate.protocol import EvaluationProtocol
 
 
 @dataclass(frozen=True)
@@ -101,16 +102,16 @@ def _finished(config: Config, rundir: RunDir, console: Console) -> Result | None
 
 def _not_measured(asked: Mapping[str, Any], done: Mapping[str, Any]) -> list[str]:
     """What is asked for after the last round, and was not done. More clients than are asked for will do."""
-    fewer = ["all_clients"] if asked["all_clients"] > done["all_clients"] else []
-    return fewer + (["finetune_epochs"] if asked["finetune_epochs"] not in (0, done["finetune_epochs"]) else [])
+    other = [key for key in asked if key not in ("window", "all_clients") and asked[key] != done.get(key)]
+    return (["all_clients"] if asked["all_clients"] > done["all_clients"] else []) + other
 
 
 def with_window(evaluate: Mapping[str, Any], rundir: RunDir, result: dict[str, Any]) -> dict[str, Any]:
     """A result with the means over the window of other settings of ``evaluate``, from the rounds on file."""
-    from fedexp.build import protocol
-    from fedexp.evaluate.protocols import summarise
+    from fedexp.build import make
+    from fedexp.evaluate.summary import summarise
 
-    window = protocol(evaluate).window
+    window = make(evaluate).window
     blocks = summarise(rundir.records(), window)
     means = {goal: {**result[goal], **block} for goal, block in blocks.items()}
     return {**result, **means, "final": {**result["final"], "window": window}}
@@ -152,7 +153,7 @@ def _run_locked(experiment: Experiment, rundir: RunDir, display: Display, consol
             display.note(note)
         if rundir.result() is None:  # else the result on file vouches for them
             _write_settings(experiment, rundir)
-        final = engine.work_after if experiment.tests_clients else 0.0
+        final = engine.measurement.work_after_rounds if experiment.tests_clients else 0.0
         done = engine.open()
         display.start(title(config), config["rounds"], done, final=final, underway=engine.executor.underway)
         for record in engine.records:  # of the rounds before a stop
@@ -178,7 +179,7 @@ def _conclude(experiment: Experiment, rundir: RunDir, engine: Engine, console: C
 
     If that fails or is stopped, the rounds' results and the model are on file, and the last checkpoint is too.
     """
-    from fedexp.evaluate.protocols import summarise
+    from fedexp.evaluate.summary import summarise
     from fedexp.runs.checkpoint import save_model
 
     config = experiment.config
@@ -190,6 +191,7 @@ def _conclude(experiment: Experiment, rundir: RunDir, engine: Engine, console: C
         "path": str(rundir.path),
         "rounds": config["rounds"],
         **blocks,
+        "unlike_paper": experiment.plan.content["unlike_paper"],
         "final": final_settings(config),
         "bytes": {"up": engine.ledger.up, "down": engine.ledger.down},
         "workers": engine.executor.workers,
@@ -206,7 +208,7 @@ def _conclude(experiment: Experiment, rundir: RunDir, engine: Engine, console: C
         rundir.conclude(result)
     try:
         with engine.timed("final"):
-            more = engine.protocol.conclude(engine)
+            more = engine.protocol.conclude(engine.measurement)
     except BaseException:
         engine.display.stop()
         summary(result, console)
@@ -224,15 +226,11 @@ def _conclude(experiment: Experiment, rundir: RunDir, engine: Engine, console: C
 
 
 def final_settings(config: Config) -> dict[str, Any]:
-    """What is to be measured after the last round: over how many rounds, of how many clients, after how many epochs."""
-    from fedexp.build import protocol
+    """What is to be measured after the last round."""
+    from fedexp.build import make
 
-    chosen, clients = protocol(config["evaluate"]), config["cohort"]["clients"]
-    return {
-        "window": chosen.window,
-        "all_clients": chosen.count_final(clients),
-        "finetune_epochs": config["evaluate"]["finetune_epochs"] if chosen.finetunes else 0,
-    }
+    protocol: EvaluationProtocol = make(config["evaluate"])
+    return protocol.final_settings(config["cohort"]["clients"])
 
 
 def _seconds(engine: Engine, setup: float) -> dict[str, float]:

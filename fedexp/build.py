@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -27,7 +27,7 @@ from fedexp.data.source import Loaded, Samples, Source, identified
 from fedexp.display import Display
 from fedexp.engine import Engine, Every
 from fedexp.errors import ConfigError, FedexpError, PartitionError, PlanError
-from fedexp.evaluate.protocols import FedGelaProtocol, FedRemaProtocol, MapProtocol
+from fedexp.evaluate.protocol import EvaluationProtocol
 from fedexp.evaluate.tester import BatchSpans, batch_size
 from fedexp.execute.base import Blueprint, Say, quiet
 from fedexp.models.split import SplitModel
@@ -37,11 +37,12 @@ from fedexp.runs.directory import RunDir
 from fedexp.runs.plan import Plan, describe, forecast, slot_bytes
 from fedexp.runs.storage_estimate import HOLD, Capacity, Demand, StorageEstimate
 from fedexp.server.sampler import ClientDropouts, UniformSampler, cohort_size
+from fedexp.server.update import Weighting
 from fedexp.system.memory import afford
 from fedexp.track.base import RunCard, Tracker
 
 LARGE_FINAL = 0.25  # share of all training after the last round, above which the user is told
-CHEAP = ("data", "partition", "optim", "tracker")  # made in no time
+CHEAP = ("data", "partition", "optim", "evaluate", "tracker")  # made in no time
 TRIED = (*CHEAP, "algo", "loop")  # what ``parts`` looks at
 
 
@@ -54,6 +55,7 @@ class Experiment:
     splits: list[ClientSplit]
     net: SplitModel
     algorithm: Algorithm
+    protocol: EvaluationProtocol
     plan: Plan
     hold: int | None  # bytes of clients' slots in memory; None for all
 
@@ -71,7 +73,6 @@ class Experiment:
             faults=Faults(config["faults"], config["limit"]),
             devices=accelerators(config["loop"]["accelerator"]),
         )
-        tuning = replace(blueprint.local, epochs=config["evaluate"]["finetune_epochs"])
         tracker: Tracker = make(config["tracker"])
         test = self.data.test
         return Engine(
@@ -84,8 +85,8 @@ class Experiment:
             weighting=config["weighting"],
             rounds=config["rounds"],
             every=Every(**config["every"]),
-            protocol=protocol(config["evaluate"]),
-            plain=replace(blueprint, components={}, local=tuning),
+            protocol=self.protocol,
+            plain=replace(blueprint, components={}),
             rundir=rundir,
             checkpoint=Checkpoint(rundir.path / "checkpoint", self.plan.digest, hold=self.hold),
             tracker=tracker,
@@ -117,7 +118,7 @@ def build(config: Config, stage: Say = quiet) -> Experiment:
         ConfigError: With every problem found.
         DataError: If the data set is not to be had.
     """
-    data_source, components = parts(config)
+    data_source, components, protocol = parts(config)
     problems: list[str] = []
     stage(f"reading {config.get('choices', {}).get('data', 'data')}")
     loaded: Loaded = _pool(_loaded(data_source), config["pool"])
@@ -139,16 +140,17 @@ def build(config: Config, stage: Say = quiet) -> Experiment:
         raise ConfigError("\n".join(problems))
     room = Capacity.of(Path(config["out"]))
     footprint = StorageEstimate.of(_load(config, algorithm, loaded), config["store"], room)
+    unlike_paper = list(_unlike_the_paper(algorithm, config["weighting"], protocol))
     notes = [
-        *_nothing_to_measure(algorithm, splits), *_after_the_last_round(config, algorithm, splits),
-        *footprint.notes(room, config["store"]),
+        *unlike_paper, *_nothing_to_measure(algorithm, splits),
+        *_after_the_last_round(config, algorithm, protocol, splits), *footprint.notes(room, config["store"]),
     ]  # fmt: skip
-    plan = describe(algorithm, config, net, splits, loaded, footprint, notes)
-    return Experiment(config, data, splits, net, algorithm, plan, HOLD if footprint.store == "disk" else None)
+    plan = describe(algorithm, config, net, splits, loaded, footprint, unlike_paper, notes)
+    return Experiment(config, data, splits, net, algorithm, protocol, plan, HOLD if footprint.store == "disk" else None)
 
 
-def parts(config: Config) -> tuple[Source, dict[str, Component]]:
-    """The data set, not loaded, and the components, after checking all that can be checked without data.
+def parts(config: Config) -> tuple[Source, dict[str, Component], EvaluationProtocol]:
+    """The data set, not loaded, the components and the protocol, after checking all that can be checked without data.
 
     Raises:
         ConfigError: With every problem found.
@@ -168,7 +170,7 @@ def parts(config: Config) -> tuple[Source, dict[str, Component]]:
             problems.append(f"{where}: {node['_target_']} does not take these settings ({error}).")
     if problems:
         raise ConfigError("\n".join(problems))
-    return made["data"], {key: made[f"algo.{key}"] for key in config["algo"]}
+    return made["data"], {key: made[f"algo.{key}"] for key in config["algo"]}, made["evaluate"]
 
 
 def make(node: Mapping[str, Any], **given: Any) -> Any:
@@ -284,6 +286,17 @@ def _load(config: Config, algorithm: Algorithm, loaded: Loaded) -> Demand:
     )
 
 
+def _unlike_the_paper(algorithm: Algorithm, weighting: Weighting, protocol: EvaluationProtocol) -> Iterator[str]:
+    """Says so if a method's paper weighs or evaluates otherwise."""
+    ours = {"weighting": weighting, "evaluate": protocol.name}
+    papers = dict.fromkeys(c.paper for c in algorithm.components.values() if c.paper is not None)
+    for paper in papers:
+        theirs = {"weighting": paper.weighting, "evaluate": paper.evaluate}
+        if other := [key for key in ours if ours[key] != theirs[key]]:
+            has = (", ".join(f"{key}={of[key]}" for key in other) for of in (theirs, ours))
+            yield "algo: {}'s paper has {}; this run has {}.".format(paper.name, *has)
+
+
 def _nothing_to_measure(algorithm: Algorithm, splits: Sequence[ClientSplit]) -> Iterator[str]:
     if not algorithm.global_view and not any(len(s.test) for s in splits):
         yield (
@@ -292,13 +305,14 @@ def _nothing_to_measure(algorithm: Algorithm, splits: Sequence[ClientSplit]) -> 
         )
 
 
-def _after_the_last_round(config: Config, algorithm: Algorithm, splits: Sequence[ClientSplit]) -> Iterator[str]:
+def _after_the_last_round(
+    config: Config, algorithm: Algorithm, protocol: EvaluationProtocol, splits: Sequence[ClientSplit]
+) -> Iterator[str]:
     """Says so if much of the work comes after the rounds."""
     if not any(len(s.test) for s in splits):
         return
-    chosen = protocol(config["evaluate"])
-    again = len(chosen.final_clients(algorithm.facts))
-    more = again + chosen.passes(algorithm) * len(splits)
+    again, epochs = len(protocol.final_clients(algorithm.facts)), protocol.finetune_epochs_for(algorithm)
+    more = again + (epochs is not None) * len(splits)
     rounds = config["rounds"] * cohort_size(config["cohort"]["clients"], config["cohort"]["fraction"])
     if again > LARGE_FINAL * (rounds + more):
         fewer = ", and evaluate.all_clients=100 takes 100 of them" if again > 100 else ""
@@ -308,18 +322,9 @@ def _after_the_last_round(config: Config, algorithm: Algorithm, splits: Sequence
         )
     if more - again > LARGE_FINAL * (rounds + more):
         yield (
-            f"evaluate: clients fine-tuned after the last round: {more - again:,}, each for evaluate.finetune_epochs="
-            f"{config['evaluate']['finetune_epochs']:g}."
+            f"evaluate: clients fine-tuned after the last round: {more - again:,}, each for "
+            f"evaluate.finetune_epochs={epochs:g}."
         )
-
-
-def protocol(settings: Mapping[str, Any]) -> MapProtocol:
-    """The evaluation protocol of the settings of ``evaluate``."""
-    chosen = {k: v for k, v in settings.items() if k in ("window", "all_clients") and v is not None}
-    makers: dict[str, Callable[..., MapProtocol]] = {
-        "map": MapProtocol, "fedgela": FedGelaProtocol, "fedrema": FedRemaProtocol,
-    }  # fmt: skip
-    return makers[settings["protocol"]](**chosen)
 
 
 __all__ = ["Experiment", "FedexpError", "build", "make", "title"]

@@ -320,7 +320,7 @@ def _show_sweep(jobs: list[sweep.SweepJob], manifest: Manifest | None) -> None:
 
 def _with_own_window(job: sweep.SweepJob) -> sweep.SweepJob:
     """A job with the run of another has the means of its own window, whichever the run was finished with."""
-    if not (job.evaluate and job.path and job.result) or job.result["final"]["window"] == job.evaluate["window"]:
+    if not (job.evaluate and job.path and job.result) or job.result["final"]["window"] == job.evaluate.get("window"):
         return job
     from fedexp.api import with_window
     from fedexp.runs.directory import RunDir

@@ -33,7 +33,7 @@ from fedexp.data.source import DataSpec, Samples
 from fedexp.display import SilentDisplay
 from fedexp.engine import Engine, Every
 from fedexp.errors import PlanError
-from fedexp.evaluate.protocols import MapProtocol
+from fedexp.evaluate.map import MapProtocol
 from fedexp.evaluate.tester import BatchSpans
 from fedexp.execute.base import Blueprint, Executor, SerialExecutor
 from fedexp.execute.task import Task, TaskResult
@@ -224,15 +224,15 @@ def bytes_are_as_declared(components: Components) -> None:
 def newcomers_can_be_tested(components: Components) -> None:
     """Clients that never took part have a personal model too."""
     engine = trial_after(components, rounds=1, fraction=0.2)
-    scores = engine.test_clients(range(CLIENTS))
-    _demand(all(s is not None and s.n > 0 for s in scores.values()), "a client could not be tested")
+    scores = engine.measurement.test_clients(range(CLIENTS))
+    _demand(len(scores) == CLIENTS and all(s.n > 0 for s in scores.values()), "a client could not be tested")
 
 
 def one_client_is_enough(components: Components) -> None:
     """A cohort of one, a client of one class, a client of one sample."""
     for client in range(CLIENTS):
         engine = trial_after(components, rounds=0)
-        result = engine.visit([client])[client]
+        result = engine.measurement.train_once_more([client])[client]
         _demand(result.error is None, str(result.error))
         _demand(all(np.isfinite(v) for v in result.terms.values()), f"client {client}: a loss is not finite")
 

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedexp.core.component import Component, Phase
+from fedexp.core.component import Component, Paper, Phase
 from fedexp.core.ranges import Positive
 from fedexp.core.state import Init, Slot, Tree
 from fedexp.core.views import Facts, Step
@@ -40,6 +40,7 @@ class EquiangularHead(Component):
     feature_energy: Positive = 1.0
     during: tuple[str, ...] = ("*",)
 
+    paper: ClassVar[Paper | None] = Paper("FedGELA", weighting="samples", evaluate="fedgela")
     personal: ClassVar[bool] = True
 
     def problems(self, facts: Facts) -> Iterable[str]:
@@ -90,6 +91,7 @@ class LocalAdaptation(Component):
     softmax: Literal["all", "owned"] = "all"
     during: tuple[str, ...] = ("*",)
 
+    paper: ClassVar[Paper | None] = Paper("FedGELA", weighting="samples", evaluate="fedgela")
     personal: ClassVar[bool] = True
 
     def slots(self) -> Sequence[Slot]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedexp.core.component import Component
+from fedexp.core.component import Component, Paper
 from fedexp.core.ranges import Count, NotNegative, Positive
 from fedexp.core.views import Step
 
@@ -46,6 +46,8 @@ class ManifoldReshape(Component):
     negatives: Literal["all", "observed"] = "all"
     lite: Count | None = None
     eps: Positive = 1e-8
+
+    paper: ClassVar[Paper | None] = Paper("FedMR", weighting="samples", evaluate="map")
 
     @property
     def needs(self) -> tuple[str, ...]:  # type: ignore[override]

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedexp.core.component import Component
+from fedexp.core.component import Component, Paper
 from fedexp.core.ranges import Count, Positive, Share
 from fedexp.core.state import Init, Out, Slot, Tree, Upload, part_of_model, pick
 from fedexp.core.views import Facts, LocalRound, ServerRound, View
@@ -43,6 +43,7 @@ class RelativityHeads(Component):
     peers: Literal["samples", "uniform"] = "samples"
     draws: Count = 1
 
+    paper: ClassVar[Paper | None] = Paper("FedReMa", weighting="samples", evaluate="fedrema")
     personal: ClassVar[bool] = True
     global_view: ClassVar[bool] = False
 

@@ -10,7 +10,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from fedexp.core.component import Component
+from fedexp.core.component import Component, Paper
 from fedexp.core.ranges import Count, NotNegative, Positive, Share, ShareAbove0
 from fedexp.core.state import Out, Tree, Upload, axpy, global_norm, per_class, sub
 from fedexp.core.views import Facts, LocalRound, ServerRound, Step
@@ -38,6 +38,8 @@ class RestrictedSoftmax(Component):
     alpha: Share = 0.5
     mode: Literal["indicator", "count_max", "count_sum"] = "indicator"
     min_count: Count = 1
+
+    paper: ClassVar[Paper | None] = Paper("FedRS", weighting="uniform", evaluate="map")
 
     def logits(self, z: Tensor, step: Step) -> Tensor:
         """Scales the logits; the gradient of a missing class's row is scaled with them."""

@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 from torch import Tensor
 
 from fedexp.algos.transfer import distillation, mmd, one_sided_distillation
-from fedexp.core.component import Component, Phase
+from fedexp.core.component import Component, Paper, Phase
 from fedexp.core.ranges import Positive, Share
 from fedexp.core.state import Out, Slot, Tree, lerp, number, received
 from fedexp.core.views import Facts, LocalRound, Step, View
@@ -42,6 +42,7 @@ class InheritedPrivateModel(Component):
     fresh_optimizer: bool = False
     during: tuple[str, ...] = ("personal",)
 
+    paper: ClassVar[Paper | None] = Paper("MAP", weighting="uniform", evaluate="map")
     personal: ClassVar[bool] = True
 
     def problems(self, facts: Facts) -> Iterable[str]:

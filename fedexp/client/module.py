@@ -59,8 +59,11 @@ class ClientResult:
     private: Private = field(default_factory=dict)
     terms: dict[str, float] = field(default_factory=dict)  # mean loss terms, "phase/term"
     seconds: dict[str, float] = field(default_factory=dict)
-    before: Score | None = None
+    numbers: dict[str, float] = field(default_factory=dict)  # that components recorded, "component.name"
+    before: Score | None = None  # the model as it was downloaded
+    personal_before: Score | None = None  # the personal model before training, where it is another one
     after: Score | None = None
+    unadapted: Score | None = None  # the same without the method's test phases
     globally: Score | None = None
     sent: dict[str, int] = field(default_factory=dict)  # bytes of each upload
     error: str | None = None

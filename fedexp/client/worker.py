@@ -108,9 +108,12 @@ class Worker:
         self.meter.reset()
         return tuple(results)
 
-    def test(self, jobs: Sequence[Job]) -> tuple[ClientResult, ...]:
-        """Tests some clients' personal models as they stand, without training."""
-        return tuple(self._guarded(job, lambda j: ClientResult(j.client, after=self.test_client(j))) for job in jobs)
+    def test(self, jobs: Sequence[Job], *, personal: bool = True) -> tuple[ClientResult, ...]:
+        """Tests some clients' personal models as they stand, or the models they receive, without training."""
+        return tuple(
+            self._guarded(job, lambda j: ClientResult(j.client, after=self.test_client(j, personal=personal)))
+            for job in jobs
+        )
 
     def work(self, job: Job) -> ClientResult:
         """One client's round. A pure function of the job.
@@ -123,10 +126,10 @@ class Worker:
             raise ClientError(f"{_where(job)}: upload {lost[0]!r} has a value that is not finite. {_ADVICE}")
         return replace(result, uplink={n: snapshot(t) for n, t in result.uplink.items()})
 
-    def test_client(self, job: Job) -> Score | None:
-        """Tests a client's personal model as it stands, without training."""
+    def test_client(self, job: Job, *, personal: bool = True) -> Score | None:
+        """Tests a client's personal model as it stands, or the model it receives, without training."""
         session = self._open(job)
-        return self._test(session, session.received)[0]
+        return self._test(session, session.received, personal=personal)[0]
 
     def test_server(self, broadcast: Message, span: tuple[int, int]) -> Iterator[Score]:
         """Tests the server's model on a stretch of the global test set, batch by batch."""
@@ -186,7 +189,10 @@ class Worker:
             testing += more
         uplink, private = self._moved(uplink, CPU), self._moved(session.private, CPU)
         seconds = {"train": time.perf_counter() - clock - testing, "evaluate": testing}
-        return ClientResult(job.client, uplink, private, terms, seconds, before, after, globally, sizes(uplink))
+        return ClientResult(
+            job.client, uplink, private, terms, seconds, before=before, after=after, globally=globally,
+            sent=sizes(uplink),
+        )  # fmt: skip
 
     def _open(self, job: Job) -> ClientSession:
         model, private = self.algorithm.open(job.downlink, job.private)
@@ -204,13 +210,14 @@ class Worker:
         return trees if self._device == CPU else to_device(trees, device)
 
     def _test(
-        self, session: ClientSession, weights: Tree, samples: Samples | None = None
+        self, session: ClientSession, weights: Tree, samples: Samples | None = None, *, personal: bool = True
     ) -> tuple[Score | None, float]:
         clock = time.perf_counter()
         samples = samples or self.data.own_test(session.info.client)
         if samples is None:
             return None, 0.0
-        weights = self.algorithm.compose(weights, session.view, "view")
+        if personal:
+            weights = self.algorithm.compose(weights, session.view, "view")
         score = self._tester.score(weights, samples, session.view.views, session.info)
         return score, time.perf_counter() - clock
 

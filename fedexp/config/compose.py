@@ -63,6 +63,9 @@ WORDS = (
     (r"Could not append to config. An item is already at '(.*)'", r"\1 is a setting already. Leave out the +."),
 )  # fmt: skip
 
+# Settings of earlier versions, and what to write instead.
+MOVED = {"evaluate.protocol": "Protocols are the files of a group now: evaluate=map, evaluate=fedgela …"}
+
 # What composing raises. ValueError: algo=3, says Hydra.
 ERRORS = (HydraException, OmegaConfBaseException, ValueError, RecursionError, OSError)
 
@@ -157,7 +160,7 @@ def relevant(config: Config) -> Config:
         node.pop(last, None)
     kept["executor"] = {"threads": kept["executor"]["threads"]}  # where the work runs changes nothing
     kept["loop"] = {"accelerator": kept["loop"]["accelerator"]}  # both loops give the same weights bit for bit
-    nodes = (kept[group] for group in ("data", "partition", "model", "optim"))
+    nodes = (kept[group] for group in ("data", "partition", "model", "optim", "evaluate"))
     for node in (*nodes, *kept["algo"].values()):
         node["_target_"] = _identity(node["_target_"])
     return kept
@@ -267,6 +270,8 @@ def _files(group: str, sources: Sources) -> list[Path]:
 
 def _explain_key(path: str, sources: Sources) -> str:
     """Walks the default configuration down to the key that is not there."""
+    if path in MOVED:
+        return f"{path} is not a setting any more. {MOVED[path]}"
     if path.startswith("hydra."):
         return f"{path} is not a setting of Hydra's. They are shown by --cfg hydra."
     known = {k for folder in sources.folders() for k in _keys(folder / f"{sources.name}.yaml")}

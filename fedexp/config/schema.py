@@ -62,16 +62,6 @@ class EverySettings:
 
 
 @dataclass(frozen=True)
-class EvaluateSettings:
-    """What is measured."""
-
-    protocol: Literal["map", "fedgela", "fedrema"]
-    window: Count | None
-    all_clients: bool | Count | None
-    finetune_epochs: Epochs
-
-
-@dataclass(frozen=True)
 class Settings:
     """The top level of a configuration."""
 
@@ -84,7 +74,6 @@ class Settings:
     limit: Seconds | None
     weighting: Literal["uniform", "samples"]
     every: EverySettings
-    evaluate: EvaluateSettings
     out: Text
     name: FolderName
     plan: bool
@@ -97,6 +86,7 @@ class Settings:
     partition: Any
     model: Any
     optim: Any
+    evaluate: Any
     loop: Any
     executor: Any
     tracker: Any

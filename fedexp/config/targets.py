@@ -44,6 +44,7 @@ KINDS = {
     "partition": Kind("fedexp.partition", "splits"),
     "model": Kind("fedexp.models", "SplitModel", given=("shape", "n_classes")),
     "optim": Kind("fedexp.client.optim", "settings"),
+    "evaluate": Kind("fedexp.evaluate", "conclude"),
     "loop": Kind("fedexp.client.loops", "fit", given=("number",)),
     "executor": Kind("fedexp.execute", "map", given=("blueprint", "say")),
     "tracker": Kind("fedexp.track", "log"),

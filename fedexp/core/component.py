@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from torch import Tensor
 
@@ -39,6 +39,15 @@ class Phase:
     uploads: bool = False  # exactly one phase of a plan: its end is what the server gets
 
 
+@dataclass(frozen=True)
+class Paper:
+    """How the paper of a method weighs clients in the mean, and by which protocol it evaluates."""
+
+    name: str
+    weighting: Literal["uniform", "samples"]
+    evaluate: str  # the name of a protocol, as in evaluate=name
+
+
 def own(slot: str) -> str:
     """Names a private slot of the proposing component as the start of a phase."""
     return f"own:{slot}"
@@ -50,6 +59,7 @@ class Component:
 
     during: tuple[str, ...] = ("local",)  # phases in which the per-step seams act; "eval" is the test, "*" everything
 
+    paper: ClassVar[Paper | None] = None  # how its authors weigh and evaluate; a run that differs says so
     needs: ClassVar[tuple[str, ...]] = ()  # keys of components whose slots are read
     keeps: ClassVar[tuple[str, ...]] = ()  # messages the server must keep by client, beside reducing them
     personal: ClassVar[bool] = False  # the method gives clients a model of their own

@@ -1,14 +1,13 @@
-"""Testing: weights × samples -> a Score, and scores -> metrics."""
+"""Testing: weights × samples -> a Score."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from operator import add
 from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -129,36 +128,3 @@ def pooled(scores: Iterable[Score]) -> Score:
             first.owned + score.owned, first.of_owned + score.of_owned, first.loss + score.loss,
         )  # fmt: skip
     return first
-
-
-# ---------------------------------------------------------------- metrics
-def aggregation(score: Score) -> dict[str, Any]:
-    """Metrics of the server's model on the global test set."""
-    return {"accuracy": score.accuracy, "loss": score.loss / score.n, "per_class": per_class([score])}
-
-
-def personalization(after: Mapping[int, Score], before: Mapping[int, Score]) -> dict[str, Any]:
-    """Metrics of personal models on their owners' held-out samples, averaged over clients."""
-    accuracy = np.array([s.accuracy for s in after.values()])
-    owned = [a for s in after.values() if (a := s.owned_accuracy) is not None]
-    return {
-        "accuracy": float(accuracy.mean()),
-        "before": float(np.mean([s.accuracy for s in before.values()])),
-        **({"owned": float(np.mean(owned))} if owned else {}),
-        "std": float(accuracy.std()),
-        "worst_decile": worst_decile(accuracy),
-        "per_class": per_class(list(after.values())),
-        "clients": accuracy.tolist(),
-    }
-
-
-def worst_decile(accuracy: Sequence[float] | np.ndarray[Any, Any]) -> float:
-    """Mean accuracy of the worst tenth of the clients, at least one."""
-    return float(np.sort(np.asarray(accuracy))[: max(len(accuracy) // 10, 1)].mean())
-
-
-def per_class(scores: Sequence[Score]) -> list[float | None]:
-    """Accuracy per class over all scores pooled; None for a class without samples."""
-    correct = np.sum([s.correct for s in scores], axis=0)
-    total = np.sum([s.total for s in scores], axis=0)
-    return [float(c / t) if t else None for c, t in zip(correct, total, strict=True)]

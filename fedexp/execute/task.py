@@ -67,11 +67,14 @@ class Visit(Task):
         return TaskResult(self.index, worker.visit(self._whole(worker, broadcast)))
 
 
+@dataclass(frozen=True)
 class Measure(Task):
-    """A test of some clients' personal models as they stand."""
+    """A test of some clients' personal models as they stand, or of the models they receive."""
+
+    personal: bool = True
 
     def by(self, worker: Worker, broadcast: Message) -> TaskResult:
-        return TaskResult(self.index, worker.test(self._whole(worker, broadcast)))
+        return TaskResult(self.index, worker.test(self._whole(worker, broadcast), personal=self.personal))
 
 
 @dataclass(frozen=True)

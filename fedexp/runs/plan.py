@@ -55,6 +55,7 @@ def describe(
     splits: Sequence[ClientSplit],
     loaded: Loaded,
     footprint: StorageEstimate,
+    unlike_paper: Sequence[str] = (),
     more_notes: Sequence[str] = (),
 ) -> Plan:
     """Says what would run."""
@@ -88,6 +89,7 @@ def describe(
         "partition": summary.as_dict(),
         "partition_digest": digest(splits),
         "data_digest": loaded.digest,
+        "unlike_paper": list(unlike_paper),
         "notes": [*notes, *(f"partition: {w}" for w in warnings(summary)), *more_notes],
     }
     return Plan(content, summary, title(config))

@@ -120,7 +120,7 @@ def _effort(engine: Engine, steps: Steps, first: int) -> Effort:
         taken += sum(steps(client, engine.mishaps.share(t, client)) for client in there)
         visits += len(cohort)
         answers += len(there)
-        tests += (t + 1) % engine.every.evaluate == 0 or t + 1 == engine.rounds
+        tests += engine.is_due(t)
     return Effort(taken, visits, answers, tests if engine.algorithm.global_view else 0)
 
 

@@ -131,7 +131,7 @@ class Manifest:
 def _refuse_clash(one: Config, other: Config) -> None:
     """Raises ``ConfigError`` if two jobs with the same run do not want the same work after its last round."""
     for key in MEASURED_ONCE:
-        values = [json.dumps(config["evaluate"][key]) for config in (one, other)]
+        values = [json.dumps(config["evaluate"].get(key)) for config in (one, other)]
         if values[0] != values[1]:
             raise ConfigError(
                 f"evaluate.{key} is {values[0]} in one job and {values[1]} in another, but both jobs have the same run "
@@ -148,8 +148,8 @@ def _read_once(path: Path, _: int) -> Manifest:
 # ---------------------------------------------------------------- how much work a run is
 def work(config: Config, done: int = 0) -> float:
     """About how many passes over the training data, dealt out among the clients, the rounds after ``done`` take."""
-    clients, final = max(config["cohort"]["clients"], 1), config["evaluate"]["all_clients"]
-    visited = clients if final is None or final is True else min(final, clients)  # once more, after the last round
+    clients, final = max(config["cohort"]["clients"], 1), config["evaluate"].get("all_clients", True)
+    visited = clients if final is True else min(final, clients)  # once more, after the last round
     rounds = (config["rounds"] - done) * max(config["cohort"]["fraction"], 1 / clients)
     return float((rounds + visited / clients) * config["local"]["epochs"])
 

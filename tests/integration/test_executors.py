@@ -68,7 +68,7 @@ def test_faults_and_mishaps_are_the_same_everywhere(pool, tmp_path):
         engine.run(card(engine))
         rows = [(tmp_path / name / file).read_text() for file in ("clients.csv", "ledger.csv")]
         found.append((engine.digests(), rows))
-        failed = engine.visit(range(CLIENTS))
+        failed = engine.measurement.train_once_more(range(CLIENTS))
         assert {c for c, r in failed.items() if r.error is not None} == {1, 4}
     assert found[0] == found[1]
     for words in ("LookupError: planned", "not finite", "not done after 3 s", "dropped out"):

@@ -12,7 +12,7 @@ import fedexp
 from fedexp.client.worker import Worker
 from fedexp.config.compose import composed, run_path
 from fedexp.errors import ClientError, ConfigError
-from fedexp.evaluate.protocols import MapProtocol
+from fedexp.evaluate.map import MapProtocol
 
 ALL = "evaluate.all_clients=true"
 
@@ -167,7 +167,7 @@ def test_an_earlier_last_pass_stays_until_the_new_one_is_done(small, monkeypatch
     assert trained_rounds == []
 
 
-@pytest.mark.parametrize("less", ["evaluate.all_clients=false", "evaluate.all_clients=null", "evaluate.all_clients=6"])
+@pytest.mark.parametrize("less", ["evaluate.all_clients=false", "evaluate.all_clients=6"])
 def test_what_covers_what_is_asked_for_is_shown_without_a_word(small, less):
     fedexp.run(small("keep=all", ALL))
     result, text = said(small("keep=all", less))
@@ -183,7 +183,7 @@ def test_a_share_of_the_clients_is_not_called_all(small):
 
 
 def test_fine_tuning_is_not_what_all_clients_leaves_out(small):
-    more = ("evaluate.protocol=fedgela", "cohort.fraction=0.2", "rounds=1", "plan=true")
+    more = ("evaluate=fedgela", "cohort.fraction=0.2", "rounds=1", "plan=true")
     _, text = said(small(*more, "evaluate.all_clients=false"))
     assert "clients fine-tuned after the last round: 6, each for evaluate.finetune_epochs=10" in " ".join(text.split())
     assert "all_clients=false" not in text

@@ -25,7 +25,7 @@ from tests.integration.processes import ran, started
 # State of every kind: a server slot, client slots, two phases. The default loop: a Lightning Trainer.
 RUN = (
     "algo=scamap", "cohort.clients=6", "cohort.fraction=0.5", "rounds=7", "local.epochs=2", "local.batch_size=16",
-    "model.hidden=[16,16]", "every.checkpoint=2", "evaluate.protocol=fedgela", "evaluate.finetune_epochs=1",
+    "model.hidden=[16,16]", "every.checkpoint=2", "evaluate=fedgela", "evaluate.finetune_epochs=1",
 )  # fmt: skip
 SHORT = (*RUN, "rounds=4", "loop=fabric")
 

@@ -15,7 +15,18 @@ from fedexp.engine import Every
 from fedexp.system import signals
 from fedexp.testing import card, trial
 
-BOOKS = tuple(f"fedexp/{name}.py" for name in ("engine", "store", "checkpoint", "rundir", "shelf", "ledger"))
+BOOKS = tuple(
+    f"fedexp/{name}.py"
+    for name in (
+        "engine",
+        "overlap",
+        "runs/client_store",
+        "runs/checkpoint",
+        "runs/directory",
+        "runs/tensor_files",
+        "runs/ledger",
+    )
+)
 ROUNDS = 5
 POINTS = max(int(os.environ.get("FEDEXP_KILLS", "0")), 25)
 
@@ -28,13 +39,13 @@ class Signal:
         self._n, self._on = n, False
 
     def run(self, engine) -> None:
-        play = engine._play
+        send = engine.send
 
-        def watched(t, last):
+        def watched(t):
             self._on = t in (2, 3)
-            return play(t, last)
+            return send(t)
 
-        engine._play = watched
+        engine.send = watched
         sys.settrace(self._enter)
         try:
             with signals.raise_on_signal():

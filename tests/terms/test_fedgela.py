@@ -246,7 +246,7 @@ def test_what_cannot_be_combined_is_refused():
 
 def test_from_its_files(tmp_path):
     assert list(tiny("algo=fedgela").algorithm.components) == ["etf", "la"]
-    engine = played(tmp_path, "algo=fedgela", "algo.etf.energy=25", "partition=classes", "evaluate.protocol=fedgela")
+    engine = played(tmp_path, "algo=fedgela", "algo.etf.energy=25", "partition=classes", "evaluate=fedgela")
     assert {"aggregation", "personalization"} <= set(engine.records[-1])
     assert engine.algorithm.personal  # PA is read off while training, not after fine-tuning
-    assert 0 <= engine.protocol.conclude(engine)["personalization"]["PA"] <= 1
+    assert 0 <= engine.protocol.conclude(engine.measurement)["personalization"]["PA"] <= 1

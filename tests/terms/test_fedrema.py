@@ -286,7 +286,7 @@ def test_the_trained_head_is_sent_and_not_with_the_model():
 
 
 def test_the_personal_model_is_shared_features_and_own_head(tmp_path):
-    engine = played(tmp_path, "algo=fedrema", "evaluate.protocol=fedrema", "rounds=2")
+    engine = played(tmp_path, "algo=fedrema", "evaluate=fedrema", "rounds=2")
     worker, state = engine.executor._worker, engine.progress.state
     net = worker.net
     scores = []

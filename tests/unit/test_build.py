@@ -3,7 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedexp.build import build
+from fedexp.build import build, make, parts
+from fedexp.config.compose import choices_of, composed
 from fedexp.errors import ConfigError
 
 
@@ -39,3 +40,23 @@ def test_every_problem_is_reported_at_once(configured):
         )
     text = str(caught.value)
     assert all(part in text for part in ("algo.rs.alpha", "cohort.fraction", "partition.classes"))
+
+
+def test_a_run_unlike_the_methods_paper_says_so(configured):
+    usual, other = (build(configured("algo=fedgela", *more)).plan.content for more in ((), ("evaluate=fedgela",)))
+    (said,) = usual["unlike_paper"]
+    assert said == (
+        "algo: FedGELA's paper has weighting=samples, evaluate=fedgela; this run has weighting=uniform, evaluate=map."
+    )
+    assert said in usual["notes"]
+    assert other["unlike_paper"] == ["algo: FedGELA's paper has weighting=samples; this run has weighting=uniform."]
+    alike = build(configured("algo=fedgela", "evaluate=fedgela", "weighting=samples")).plan.content
+    assert alike["unlike_paper"] == [] == build(configured("algo=fedavg")).plan.content["unlike_paper"]
+
+
+def test_the_protocols_that_papers_name_are_there():
+    papers = {c.paper for algo in choices_of("algo") for c in parts(composed([f"algo={algo}"]))[1].values() if c.paper}
+    assert {p.name for p in papers} == {"MAP", "FedRS", "FedReMa", "FedMR", "FedGELA"}
+    names = {choice: make(composed([f"evaluate={choice}"])["evaluate"]).name for choice in choices_of("evaluate")}
+    assert all(choice == name for choice, name in names.items())
+    assert {p.evaluate for p in papers} == set(names)

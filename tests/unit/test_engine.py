@@ -8,13 +8,16 @@ from itertools import groupby
 
 import pytest
 
+from fedexp.algos.scaffold import Scaffold
 from fedexp.core.component import Component
 from fedexp.core.state import Message, Slot, number
 from fedexp.engine import Every
 from fedexp.errors import CheckpointError
-from fedexp.evaluate.protocols import FedRemaProtocol, MapProtocol
+from fedexp.evaluate.fedrema import FedRemaProtocol
+from fedexp.evaluate.map import MapProtocol
 from fedexp.execute.base import SerialExecutor
 from fedexp.execute.task import Task, TaskResult
+from fedexp.server.sampler import ClientDropouts
 from fedexp.testing import card, trial
 
 ROUND, TEST, PERSONAL = "Train", "MeasureServer", "Measure"
@@ -110,3 +113,23 @@ def test_clients_receive_what_is_sent_and_nothing_else(tmp_path):
     engine.run(card(engine))
     assert [TEST, ROUND] in engine.executor.order
     assert {frozenset(names) for names in engine.executor.received} == {frozenset({"model", "secret.told"})}
+
+
+def test_overlapping_rounds_give_the_numbers_of_rounds_in_order(tmp_path):
+    """With clients that drop out, and tests and checkpoints that are not due every round."""
+
+    def ran(name, play):
+        engine = trial({"x": Scaffold()}, tmp_path / name, rounds=5, mishaps=ClientDropouts(0, dropout=0.3))
+        engine.every = Every(2, 2)
+        play(engine)
+        for record in engine.records:
+            record.pop("seconds")
+        files = {f: (tmp_path / name / f).read_bytes() for f in ("clients.csv", "ledger.csv", "weights.csv")}
+        return engine.digests(), engine.records, files
+
+    def in_order(engine):
+        engine._keep()
+        for t in range(5):
+            engine.round(t)
+
+    assert ran("in_order", in_order) == ran("overlapped", lambda engine: engine.run(card(engine)))

@@ -33,7 +33,7 @@ def test_a_client_leaves_nothing_behind(configured, tmp_path, loop):
 
     def fits(number: int) -> tuple[int, int]:
         for index in range(number):
-            (result,) = engine.visit([index % 6]).values()
+            (result,) = engine.measurement.train_once_more([index % 6]).values()
             assert result.terms
         return living()
 

@@ -25,11 +25,12 @@ from fedexp.config.compose import run_path
 from fedexp.core.component import Component
 from fedexp.core.state import Out, Slot, Upload, digest
 from fedexp.display import SilentDisplay
-from fedexp.engine import client_columns
 from fedexp.errors import ClientError, ConfigError
-from fedexp.evaluate.protocols import FedGelaProtocol, FedRemaProtocol
+from fedexp.evaluate.fedgela import FedGelaProtocol
+from fedexp.evaluate.fedrema import FedRemaProtocol
 from fedexp.runs.directory import ERROR
 from fedexp.runs.plan import forecast
+from fedexp.runs.rows import client_columns
 from fedexp.server.sampler import ClientDropouts
 from fedexp.testing import CLIENTS, card, play, trial
 from tests.helpers import Recorder, array, batches_of, opened, round_of, work, worker_of
@@ -348,7 +349,7 @@ def test_a_client_that_always_fails_does_not_spoil_the_end(kind, how, tmp_path):
         engine.plain = blueprint
     engine.run(card(engine))
     engine.display.notes.clear()
-    block = engine.protocol.conclude(engine)["personalization"]
+    block = engine.protocol.conclude(engine.measurement)["personalization"]
     assert list(block["all_clients_detail"]["failed"]) == ["1"]
     assert block["all_clients_detail"]["failed"]["1"].startswith("after the last round, client 1")
     assert len(block["all_clients_detail"]["clients"]) == CLIENTS - 1
@@ -360,7 +361,7 @@ def test_a_client_that_always_fails_does_not_spoil_the_end(kind, how, tmp_path):
 def test_nobody_can_be_tested_at_the_end(tmp_path):
     everybody = tuple(range(CLIENTS))
     engine = ran({"x": Fails(clients=everybody, rounds=(2, 3))}, tmp_path, rounds=3, faults=SKIP, fraction=1.0)
-    block = engine.protocol.conclude(engine)["personalization"]
+    block = engine.protocol.conclude(engine.measurement)["personalization"]
     assert list(block) == ["all_clients_detail"]
     assert [*map(int, block["all_clients_detail"]["failed"])] == block["all_clients_detail"]["asked"] == [*everybody]
     assert "personalization" in engine.records[0]

@@ -119,7 +119,6 @@ WRONG = [
     ("seed", "abc", "seed must be a whole number, not 'abc'"),
     ("cohort.fraction", "most", "cohort.fraction must be a number, not 'most'"),
     ("local.clip", "x", "local.clip must be a number or null, not 'x'"),
-    ("evaluate.protocol", "mean", "evaluate.protocol must be one of map, fedgela, fedrema, not 'mean'"),
     ("weighting", "equal", "weighting must be one of uniform, samples, not 'equal'"),
     ("keep", "some", "keep must be one of model, all, not 'some'"),
     ("store", "ram", "store must be one of auto, memory, disk, not 'ram'"),
@@ -174,7 +173,7 @@ def test_types_and_keys_of_every_group(default, path, value, message):
     assert problems(put(default, path, value)) == [message]
 
 
-@pytest.mark.parametrize("path", ["rounds", "cohort", "local.clip", "evaluate.window"])
+@pytest.mark.parametrize("path", ["rounds", "cohort", "local.clip", "every.evaluate"])
 def test_what_is_missing_is_said(default, path):
     config = copy.deepcopy(default)
     *parents, last = path.split(".")

@@ -197,7 +197,7 @@ def test_everything_wrong_with_a_configuration_is_said_at_once(configured):
 )  # fmt: skip
 @pytest.mark.parametrize("value", [0, -1])
 def test_every_number_that_must_be_positive(configured, key, value):
-    config = configured("executor=processes")
+    config = configured("executor=processes", "evaluate=fedgela")
     group, _, name = key.rpartition(".")
     (config[group] if group else config)[name] = value
     with pytest.raises(ConfigError, match=rf"{key} must be .*not {value}"):

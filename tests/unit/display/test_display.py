@@ -340,6 +340,15 @@ def test_the_summary(width: int) -> None:
     assert rows["files"] == "multirun/default/3f2a91c0"
 
 
+def test_the_summary_has_what_the_papers_protocol_adds_and_what_is_unlike_the_paper() -> None:
+    console, said = page(120), "algo: FedGELA's paper has weighting=samples; this run has weighting=uniform."
+    goals = {kind: {**RESULT[kind], name: 0.5} for kind, name in (("aggregation", "GA"), ("personalization", "PA"))}
+    summary({**RESULT, **goals, "unlike_paper": [said]}, console)
+    lines = [" ".join(line.split()) for line in text(console)]
+    assert "paper's GA 50.0 % · PA 50.0 %" in lines
+    assert f"note {said}" in lines
+
+
 @pytest.mark.parametrize(
     ("gone", "why"), [("aggregation", "no global model"), ("personalization", "no personal models")]
 )

@@ -7,13 +7,14 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fedexp.build import build
+from fedexp.build import build, make
 from fedexp.client.network import load
+from fedexp.config.compose import composed
 from fedexp.core.seeding import derive
 from fedexp.core.state import digest
 from fedexp.display import SilentDisplay
 from fedexp.engine import Engine
-from fedexp.evaluate.protocols import summarise
+from fedexp.evaluate.summary import summarise
 from fedexp.evaluate.tester import Score
 from fedexp.runs.directory import RunDir
 
@@ -27,13 +28,16 @@ def record(number: int, aggregation: float | None = None, personal: float | None
 def played(configured, tmp_path):
     """An engine after its last round, and the experiment it came from."""
 
-    def play(*overrides: str):
+    def play(*overrides: str, until: int | None = None):
         experiment = build(configured(*overrides))
         rundir = RunDir(tmp_path / "run")
         rundir.path.mkdir(exist_ok=True)
         engine = experiment.engine(rundir, SilentDisplay())
         engine.open()
-        engine.run(experiment.card(rundir))
+        if until is None:
+            engine.run(experiment.card(rundir))
+        else:
+            engine.play(until)
         return engine, experiment
 
     return play
@@ -103,30 +107,28 @@ def train(net, data, client: int, *, epochs: int, size: int, path) -> None:
 def test_all_clients_are_trained_and_tested_once_more_and_nothing_is_kept(played, algo):
     engine, _ = played(f"algo={algo}", "rounds=2", "evaluate.all_clients=true")
     before = engine.digests(), engine.ledger.up, len(list(engine.rundir.rows("clients.csv")))
-    got = engine.protocol.conclude(engine)
+    got = engine.protocol.conclude(engine.measurement)
     assert (engine.digests(), engine.ledger.up, len(list(engine.rundir.rows("clients.csv")))) == before
     detail = got["personalization"]["all_clients_detail"]
     assert len(detail["clients"]) == 6
     assert got["personalization"]["all_clients"] == pytest.approx(np.mean(detail["clients"]))
-    assert engine.protocol.conclude(engine) == got
+    assert engine.protocol.conclude(engine.measurement) == got
 
 
-def test_all_clients_can_be_switched_off_and_has_the_protocols_default(configured, tmp_path):
-    def protocol(**settings):
-        config = configured()
-        config["evaluate"] |= {"all_clients": None, **settings}
-        return build(config).engine(RunDir(tmp_path), SilentDisplay()).protocol
+def test_all_clients_and_window_have_the_protocols_defaults():
+    def protocol(*overrides):
+        chosen = make(composed(overrides)["evaluate"])
+        return type(chosen).__name__, chosen.window, chosen.all_clients
 
-    assert (protocol().window, protocol().all_clients) == (10, True)
-    assert (protocol(protocol="fedrema").window, protocol(protocol="fedrema").all_clients) == (5, False)
-    assert protocol(protocol="fedgela").window == 10
-    chosen = protocol(protocol="fedrema", window=3, all_clients=True)
-    assert (chosen.window, chosen.all_clients) == (3, True)
+    assert protocol() == ("MapProtocol", 10, True)
+    assert protocol("evaluate=fedrema") == ("FedRemaProtocol", 5, False)
+    assert protocol("evaluate=fedgela") == ("FedGelaProtocol", 10, True)
+    assert protocol("evaluate=fedrema", "evaluate.window=3", "evaluate.all_clients=7") == ("FedRemaProtocol", 3, 7)
 
 
 # ---------------------------------------------------------------- FedReMa
 def test_fedrema_counts_models_after_aggregation(played):
-    engine, experiment = played("rounds=2", "evaluate.protocol=fedrema")
+    engine, experiment = played("rounds=2", "evaluate=fedrema")
     model = engine.progress.state.model
     expected = [accuracy(experiment.net, model, experiment.data.own_test(c)) for c in engine.sampler(1)]
     assert engine.records[-1]["personalization"]["clients"] == pytest.approx(expected)
@@ -135,7 +137,7 @@ def test_fedrema_counts_models_after_aggregation(played):
 
 
 def test_fedrema_counts_the_classifier_in_the_mailbox(played):
-    engine, experiment = played("algo=fedrema", "rounds=2", "evaluate.protocol=fedrema", "cohort.fraction=0.7")
+    engine, experiment = played("algo=fedrema", "rounds=2", "evaluate=fedrema", "cohort.fraction=0.7")
     state = engine.progress.state
     expected = [
         accuracy(experiment.net, {**state.model, **state.mailboxes["heads.head"][c]}, experiment.data.own_test(c))
@@ -146,12 +148,12 @@ def test_fedrema_counts_the_classifier_in_the_mailbox(played):
 
 
 # ---------------------------------------------------------------- FedGELA
-GELA = ("evaluate.protocol=fedgela", "evaluate.finetune_epochs=2")
+GELA = ("evaluate=fedgela", "evaluate.finetune_epochs=2")
 
 
 def test_fedgela_finetunes_the_best_server_model(played):
     engine, experiment = played(*GELA, "rounds=4", "optim.lr=0.03")
-    got = engine.protocol.conclude(engine)
+    got = engine.protocol.conclude(engine.measurement)
     accuracies = [r["aggregation"]["accuracy"] for r in engine.records]
     assert got["aggregation"]["GA"] == max(accuracies)
     data, net = experiment.data, experiment.net
@@ -176,7 +178,7 @@ def test_the_best_model_is_that_of_the_best_round(played, monkeypatch):
         models.append(engine.progress.state.model)
         return Score((next(planted),), (10,), 0, 0, 0.0)
 
-    monkeypatch.setattr(Engine, "_pooled", score)
+    monkeypatch.setattr(Engine, "pooled", score)
     engine, _ = played(*GELA, "rounds=5", "partition.test=none")
     assert digest({"": engine.progress.best}) == digest({"": models[2]})
     assert digest({"": engine.progress.best}) != digest({"": models[3]})
@@ -185,14 +187,38 @@ def test_the_best_model_is_that_of_the_best_round(played, monkeypatch):
 
 def test_fedgela_of_methods_with_personal_models_takes_the_best_round(played):
     engine, _ = played("algo=ditto", *GELA, "rounds=3")
-    got = engine.protocol.conclude(engine)
+    got = engine.protocol.conclude(engine.measurement)
     assert got["personalization"]["PA"] == max(r["personalization"]["accuracy"] for r in engine.records)
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+def test_fedgela_averages_over_all_clients_each_with_its_latest_score(played, stopped):
+    """Who has not taken part yet counts with the model it would receive; who was not drawn again, with its last one."""
+    if stopped:
+        first, _ = played("algo=ditto", *GELA, "rounds=4", "cohort.fraction=0.34", "every.checkpoint=1", until=2)
+        assert len(first.records) == 2
+    engine, experiment = played("algo=ditto", *GELA, "rounds=4", "cohort.fraction=0.34", "every.checkpoint=1")
+    rows = [*engine.rundir.rows("clients.csv")]
+    seen: dict[int, float] = {}
+    for t, got in enumerate(engine.records):
+        seen |= {int(r["client"]): float(r["after"]) for r in rows if int(r["round"]) == t + 1}
+        assert len(got["personalization"]["clients"]) == 6
+        assert {c: got["personalization"]["clients"][c] for c in seen} == seen
+        assert got["personalization"]["accuracy"] == pytest.approx(np.mean(got["personalization"]["clients"]))
+    assert 2 < len(seen) < 6  # else nothing was tested here
+    new = sorted(set(range(6)) - set(seen))
+    received = [
+        accuracy(experiment.net, engine.progress.state.model, experiment.data.own_test(client)) for client in new
+    ]
+    assert [engine.records[-1]["personalization"]["clients"][c] for c in new] == pytest.approx(received)
+    pa = engine.protocol.conclude(engine.measurement)["personalization"]["PA"]
+    assert pa == max(r["personalization"]["accuracy"] for r in engine.records)
 
 
 def test_fedgela_of_methods_without_a_server_model(played):
     """GA is the mean over clients of the global accuracy of their best model, best by their own test."""
     engine, _ = played("algo=fedrema", *GELA, "rounds=4")
-    got = engine.protocol.conclude(engine)
+    got = engine.protocol.conclude(engine.measurement)
     best: dict[str, tuple[float, float]] = {}
     for row in engine.rundir.rows("clients.csv"):
         own, globally = float(row["after"]), float(row["globally"])
@@ -206,13 +232,13 @@ def test_fedgela_of_methods_without_a_server_model(played):
 def test_fedgela_without_clients_tests(played, algo):
     """Nothing can be said about personal models, and a long run must not fail on that at its end."""
     engine, _ = played(f"algo={algo}", *GELA, "rounds=1", "partition.test=none")
-    got = engine.protocol.conclude(engine)
+    got = engine.protocol.conclude(engine.measurement)
     assert "personalization" not in got
     assert ("aggregation" in got) == (algo != "fedrema")
 
 
 def test_a_round_without_clients_tests_has_no_personal_block(played):
     for protocol in ("map", "fedrema"):
-        engine, _ = played("rounds=1", "partition.test=none", f"evaluate.protocol={protocol}")
+        engine, _ = played("rounds=1", "partition.test=none", f"evaluate={protocol}")
         assert "personalization" not in engine.records[-1]
-        assert engine.protocol.conclude(engine) == {}
+        assert engine.protocol.conclude(engine.measurement) == {}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -17,7 +16,7 @@ from fedexp.core.state import snapshot
 from fedexp.core.views import Facts
 from fedexp.data.federated import Info
 from fedexp.data.source import Samples
-from fedexp.evaluate.tester import Score, aggregation, per_class, personalization, worst_decile
+from fedexp.evaluate.tester import Score
 from fedexp.evaluate.tester import Tester as Examiner  # pytest takes Test… for tests
 from fedexp.models.split import SplitModel
 
@@ -116,49 +115,6 @@ def test_a_test_neither_trains_nor_moves_statistics():
     assert all(p.grad is None for p in net.parameters())
     for h, _ in tester.embed(facts.initial, Samples(X, Y)):
         assert not h.requires_grad
-
-
-# ---------------------------------------------------------------- metrics
-def made(
-    correct: tuple[int, ...], total: tuple[int, ...], owned: int = 0, of_owned: int = 0, loss: float = 0.0
-) -> Score:
-    return Score(correct, total, owned, of_owned, loss)
-
-
-def test_aggregation():
-    got = aggregation(made((1, 1, 1, 0), (2, 1, 3, 0), loss=9.0))
-    assert got == {"accuracy": 0.5, "loss": 1.5, "per_class": [0.5, 1.0, pytest.approx(1 / 3), None]}
-
-
-def test_personalization_averages_over_clients_not_samples():
-    after = {4: made((9, 0), (10, 0), 9, 10), 7: made((0, 1), (1, 1), 0, 0), 9: made((1, 1), (2, 2), 3, 4)}
-    before = {4: made((5, 0), (10, 0)), 7: made((0, 0), (1, 1)), 9: made((1, 0), (2, 2))}
-    got = personalization(after, before)
-    accuracies = [0.9, 0.5, 0.5]
-    assert got["accuracy"] == pytest.approx(np.mean(accuracies))
-    assert got["before"] == pytest.approx(np.mean([0.5, 0.0, 0.25]))
-    assert got["std"] == pytest.approx(np.std(accuracies))
-    assert got["owned"] == pytest.approx((0.9 + 0.75) / 2)  # client 7 was not tested on its own classes
-    assert got["worst_decile"] == 0.5
-    assert got["clients"] == accuracies
-    assert got["per_class"] == [pytest.approx(10 / 13), pytest.approx(2 / 3)]
-
-
-def test_personalization_without_any_owned_class():
-    assert "owned" not in personalization({0: made((1, 0), (1, 1))}, {0: made((0, 0), (1, 1))})
-
-
-@pytest.mark.parametrize(
-    ("accuracy", "worst"),
-    [([0.5], 0.5), ([0.9, 0.1, 0.5], 0.1), (list(np.linspace(0, 0.9, 10)), 0.0),
-     ([*[0.9] * 17, 0.3, 0.1, 0.8], 0.2), ([*[1.0] * 28, 0.5], 0.75)],
-)  # fmt: skip
-def test_worst_decile(accuracy, worst):
-    assert worst_decile(accuracy) == pytest.approx(worst)
-
-
-def test_per_class_pools_counts():
-    assert per_class([made((1, 0, 0), (2, 0, 4)), made((2, 0, 0), (2, 0, 1))]) == [0.75, None, 0.0]
 
 
 @pytest.mark.parametrize(("side", "largest"), [(8, 1000), (32, 1000), (224, 20)])

@@ -147,7 +147,9 @@ def test_one_run_serves_every_window(configured) -> None:
 def test_jobs_that_ask_different_things_of_one_run_are_refused(configured, key: str, values: tuple[str, str]) -> None:
     def manifest(*names: str) -> Manifest:
         pairs = zip(names, values, strict=True)
-        return Manifest.of([([], configured(f"name={name}", f"evaluate.{key}={value}")) for name, value in pairs])
+        return Manifest.of(
+            [([], configured(f"name={name}", "evaluate=fedgela", f"evaluate.{key}={value}")) for name, value in pairs]
+        )
 
     with pytest.raises(ConfigError, match=rf"^evaluate\.{key} is {values[0]} in one job and {values[1]} in another"):
         manifest("a", "a")

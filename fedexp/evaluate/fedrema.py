@@ -1,0 +1,33 @@
+"""FedReMa's evaluation protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from fedexp.client.module import ClientResult
+from fedexp.core.algorithm import Algorithm
+from fedexp.core.ranges import Count
+from fedexp.evaluate.metrics import personalization
+from fedexp.evaluate.protocol import EvaluationProtocol, Federation
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedRemaProtocol(EvaluationProtocol):
+    """FedReMa, sect. 5: personal models as the server sends them, after aggregation and before the next training."""
+
+    window: Count = 5
+    all_clients: bool | Count = False
+
+    name: ClassVar[str] = "fedrema"
+
+    def asks_clients(self, algorithm: Algorithm) -> bool:  # noqa: ARG002
+        """Their models are what the server sends next."""
+        return True
+
+    def personal(self, run: Federation, results: Mapping[int, ClientResult]) -> dict[str, Any]:
+        """Tests the clients that took part in the round again, with the new state."""
+        there = {c: r for c, r in results.items() if r.error is None}
+        scores = run.test_clients(there)
+        return personalization(replace(r, after=scores.get(c)) for c, r in there.items())

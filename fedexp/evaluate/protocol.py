@@ -1,0 +1,115 @@
+"""What an evaluation protocol is, and what it may ask of a run. Each protocol has a file of its own beside this one."""
+
+from __future__ import annotations
+
+from abc import ABC
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
+
+from fedexp.client.module import ClientResult
+from fedexp.core.algorithm import Algorithm
+from fedexp.core.ranges import Count
+from fedexp.core.record import Record
+from fedexp.core.seeding import numpy_rng
+from fedexp.core.views import Facts
+from fedexp.evaluate.metrics import personalization
+from fedexp.evaluate.tester import Score
+
+
+class Federation(Protocol):
+    """A run as a protocol sees it. Whatever is measured through it, the run goes on as if it had not been."""
+
+    @property
+    def algorithm(self) -> Algorithm:
+        """The method, with the facts of the run."""
+        ...
+
+    @property
+    def records(self) -> Sequence[Record]:
+        """The records of all evaluated rounds so far."""
+        ...
+
+    def client_rows(self) -> Iterable[Mapping[str, str]]:
+        """The rows of clients.csv: what every client measured in every round."""
+        ...
+
+    def latest(self, column: str) -> dict[int, float]:
+        """The last number that each client has in a column of clients.csv; clients without one are absent."""
+        ...
+
+    def test_clients(self, clients: Iterable[int], *, personal: bool = True) -> dict[int, Score]:
+        """Tests clients' personal models as they stand, or the models they receive; who has no test set is absent."""
+        ...
+
+    def train_once_more(self, clients: Sequence[int]) -> dict[int, ClientResult]:
+        """What another round of these clients would measure. To be asked for after the last round."""
+        ...
+
+    def finetune(self, epochs: float) -> dict[int, ClientResult]:
+        """What all clients measure after plain training of the best server model. Asked for last of all."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationProtocol(ABC):
+    """Which personal scores count each round, and what is measured when the run ends.
+
+    What is implemented here is MAP's way; a protocol overrides what it does otherwise. After the last round every
+    client, or a number of them drawn by the run's seed, is trained and tested once more from the final state
+    (``all_clients``); nothing of that is kept.
+    """
+
+    window: Count = 10  # rounds of the mean ± std
+    all_clients: bool | Count = True  # who is trained and tested once more: true everyone, 100 so many, false nobody
+
+    name: ClassVar[str]  # as in evaluate=name; a method names the protocol of its paper by it
+    keeps_best: ClassVar[bool] = False  # the server's model of the best round is kept
+
+    def asks_clients(self, algorithm: Algorithm) -> bool:  # noqa: ARG002
+        """Whether the record of a round needs ``test_clients``: then the next round waits for it."""
+        return False
+
+    def tests_clients_globally(self, algorithm: Algorithm) -> bool:  # noqa: ARG002
+        """Whether trained clients are also tested on the global test set."""
+        return False
+
+    def personal(self, run: Federation, results: Mapping[int, ClientResult]) -> dict[str, Any]:  # noqa: ARG002
+        """The metrics of a round's personal models; empty if nobody was tested."""
+        return personalization(results.values())
+
+    def final_clients(self, facts: Facts) -> list[int]:
+        """The clients that are trained and tested once more after the last round."""
+        number = self.count_final(facts.n_clients)
+        if number == facts.n_clients:
+            return list(range(number))
+        rng = numpy_rng(facts.seed, "final clients")
+        drawn: list[int] = rng.choice(facts.n_clients, number, replace=False).tolist()
+        return sorted(drawn)
+
+    def count_final(self, clients: int) -> int:
+        """How many of all clients they are."""
+        return clients * self.all_clients if isinstance(self.all_clients, bool) else min(self.all_clients, clients)
+
+    def finetune_epochs_for(self, algorithm: Algorithm) -> float | None:  # noqa: ARG002
+        """The epochs for which all clients fine-tune the server's model after the last round; None if they do not."""
+        return None
+
+    def final_settings(self, clients: int) -> dict[str, float]:
+        """What is to be measured after the last round: a finished run measured otherwise is not finished."""
+        return {"window": self.window, "all_clients": self.count_final(clients)}
+
+    def conclude(self, run: Federation) -> dict[str, dict[str, Any]]:
+        """What is added to the summary's ``aggregation`` and ``personalization`` when the run ends."""
+        clients = self.final_clients(run.algorithm.facts)
+        if not clients or not any("personalization" in r for r in run.records):
+            return {}
+        detail = {**_all_clients(run.train_once_more(clients)), "of": run.algorithm.facts.n_clients}
+        tested = {"all_clients": detail["accuracy"]} if "accuracy" in detail else {}
+        return {"personalization": {**tested, "all_clients_detail": detail}}
+
+
+def _all_clients(results: Mapping[int, ClientResult]) -> dict[str, Any]:
+    """The metrics of the clients that could be tested; who was asked, and who failed and why."""
+    failed = {str(c): r.error.splitlines()[0] for c, r in results.items() if r.error is not None}
+    return {**personalization(results.values()), "asked": list(results), "failed": failed}

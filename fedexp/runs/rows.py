@@ -1,0 +1,37 @@
+"""What a run writes down of each round: a row of clients.csv for every client, and a record of evaluated rounds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fedexp.client.module import ClientResult
+from fedexp.core.algorithm import Algorithm
+
+Row = dict[str, Any]
+SCORES = ("before", "personal_before", "after", "unadapted", "globally")
+
+
+def client_columns(algorithm: Algorithm) -> list[str]:
+    """The columns of clients.csv, the same for every round of a run."""
+    terms = [
+        f"loss/{p.name}/{term}"
+        for p in algorithm.phases
+        for term in ("ce", *(k for k, _ in algorithm.active(p.name, "loss")))
+    ]
+    return ["round", "client", "status", "n", "classes", "tested", *SCORES, "owned", *terms]
+
+
+def client_row(round_: int, samples: int, classes: int, result: ClientResult) -> Row:
+    """A client's row of a round (rounds count from 1)."""
+    row: Row = {
+        "round": round_,
+        "client": result.client,
+        "status": "ok" if result.error is None else result.error.splitlines()[0],
+        "n": samples,
+        "classes": classes,
+        **{f"loss/{k}": v for k, v in result.terms.items()},
+    }
+    row |= {name: score.accuracy for name in SCORES if (score := getattr(result, name)) is not None}
+    if result.after is not None:
+        row |= {"owned": result.after.owned_accuracy, "tested": result.after.n}
+    return row
