@@ -13,7 +13,7 @@ from fedexp.bench import scale
 from fedexp.bench.scale import Case, main, observe
 from fedexp.build import build
 from fedexp.display import SilentDisplay
-from fedexp.evaluate import protocols
+from fedexp.evaluate import protocol
 from fedexp.runs.directory import RunDir
 
 
@@ -60,8 +60,8 @@ def test_a_round_leaves_only_its_record(configured, tmp_path):
 
 def test_training_every_client_at_the_end_holds_no_models(configured, tmp_path, monkeypatch):
     seen = {}
-    whole = protocols._all_clients
-    monkeypatch.setattr(protocols, "_all_clients", lambda results: (seen.update(results), whole(results))[1])
+    whole = protocol._all_clients
+    monkeypatch.setattr(protocol, "_all_clients", lambda results: (seen.update(results), whole(results))[1])
     fedexp.run(configured("algo=scamap", "rounds=1", "evaluate.all_clients=true"))
     assert len(seen) == 6
     assert not any(r.private for r in seen.values())
