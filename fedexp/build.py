@@ -17,6 +17,7 @@ from fedexp.client.network import classify, layout_of, tensors
 from fedexp.client.worker import Faults
 from fedexp.config import targets
 from fedexp.config.compose import Config, checked, run_id, title
+from fedexp.config.settings import Every
 from fedexp.core.algorithm import Algorithm
 from fedexp.core.component import Component
 from fedexp.core.seeding import numpy_rng, seeded
@@ -25,7 +26,7 @@ from fedexp.core.views import Facts
 from fedexp.data.federated import FederatedData
 from fedexp.data.source import Loaded, Samples, Source, identified
 from fedexp.display import Display
-from fedexp.engine import Engine, Every
+from fedexp.engine import Engine
 from fedexp.errors import ConfigError, FedexpError, PartitionError, PlanError
 from fedexp.evaluate.protocols import FedGelaProtocol, FedRemaProtocol, MapProtocol
 from fedexp.evaluate.tester import BatchSpans, batch_size

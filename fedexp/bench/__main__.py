@@ -16,7 +16,7 @@ from fedexp.bench.arguments import positive
 from fedexp.bench.speed import VARIANTS, usual
 from fedexp.bench.workload import WORKLOADS
 from fedexp.config.compose import choices_of
-from fedexp.config.schema import nearest
+from fedexp.config.suggest import nearest
 from fedexp.display.console import open_console
 from fedexp.errors import ConfigError, FedexpError
 

@@ -8,9 +8,9 @@ from itertools import groupby
 
 import pytest
 
+from fedexp.config.settings import Every
 from fedexp.core.component import Component
 from fedexp.core.state import Message, Slot, number
-from fedexp.engine import Every
 from fedexp.errors import CheckpointError
 from fedexp.evaluate.protocols import FedRemaProtocol, MapProtocol
 from fedexp.execute.base import SerialExecutor
