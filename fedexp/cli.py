@@ -42,6 +42,7 @@ from fedexp.config.compose import (
     plain,
     run_path,
 )
+from fedexp.config.help import help_text
 from fedexp.config.hydra_loader import BASE, Sources, lent, loader, parsed_overrides
 from fedexp.config.hydra_settings import PLAN_DIR
 from fedexp.display.console import open_console
@@ -79,8 +80,11 @@ def main() -> None:
     checked: Checked | None = None
     with signals.raise_on_signal():
         try:
-            checked = check(arguments)
-            code = _perform(checked)
+            if {"-h", "--help"} & set(arguments):
+                code = _help(arguments)
+            else:
+                checked = check(arguments)
+                code = _perform(checked)
         except FedexpError as error:
             code = _complain(error)
         except KeyboardInterrupt as told:
@@ -90,6 +94,14 @@ def main() -> None:
                 f"Stopped. {said}\n  {_again(arguments)}", soft_wrap=True, markup=False, highlight=False
             )
         sys.exit(code)
+
+
+def _help(arguments: Sequence[str]) -> int:
+    """Prints the help, with the values that the arguments give; of what is swept over, with the default."""
+    given = taken_apart(arguments)
+    lines = [str(o.input_line) for o in _parsed(given.overrides) if not o.is_sweep_override()]
+    open_console(highlight=False, markup=False, soft_wrap=True).print(help_text(lines, given.sources))
+    return 0
 
 
 def _perform(checked: Checked | None) -> int:
