@@ -26,7 +26,6 @@ from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig
 from rich.console import Console
-from rich.text import Text
 
 from fedexp import sweep
 from fedexp.config import targets
@@ -45,6 +44,7 @@ from fedexp.config.compose import (
 from fedexp.config.help import help_text
 from fedexp.config.hydra_loader import BASE, Sources, lent, loader, parsed_overrides
 from fedexp.config.hydra_settings import PLAN_DIR
+from fedexp.display.command import complain
 from fedexp.display.console import open_console
 from fedexp.display.prefixed import prefixed
 from fedexp.errors import ConfigError, FedexpError
@@ -360,7 +360,5 @@ def _import_all() -> None:
 
 def _complain(error: FedexpError) -> int:
     """Says what is wrong; 2 for the command line, 1 for the rest."""
-    text = "".join(c if c == "\n" or c.isprintable() else repr(c)[1:-1] for c in str(error))
-    said = Text.assemble((type(error).__name__, "bold red"), f": {text}")
-    open_console(stderr=True).print(said, soft_wrap=True)
+    complain(error)
     return 2 if isinstance(error, ConfigError) else 1
