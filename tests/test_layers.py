@@ -19,7 +19,7 @@ LAYERS = (
     ("build",),
     ("sweep", "api"),
     ("cli", "testing", "__main__", "__init__"),
-    ("bench",),
+    ("bench", "doctor"),
 )
 EXCEPTIONS = {  # commands, and what is still to be moved
     "display": {"core"},
