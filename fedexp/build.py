@@ -1,4 +1,8 @@
-"""From a plain configuration to the objects of a run. Nobody else reads configuration."""
+"""From a plain configuration to the objects of a run.
+
+The objects themselves never see it: they are given values. Around them, the commands (api, cli, sweep, data show) read
+single settings, and the plan and trackers write it down.
+"""
 
 from __future__ import annotations
 
