@@ -1,7 +1,7 @@
 """From a plain configuration to the objects of a run.
 
 The objects themselves never see it: they are given values. Around them, the commands (api, cli, sweep, data show) read
-single settings, and the plan and trackers write it down.
+single settings of it, and the plan and trackers describe the run by it.
 """
 
 from __future__ import annotations

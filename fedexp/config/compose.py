@@ -22,7 +22,7 @@ from fedexp.config import schema, targets
 from fedexp.config.hydra_loader import Loader, Sources
 from fedexp.config.hydra_loader import loader as loader_of
 from fedexp.config.hydra_settings import NOT_BASED
-from fedexp.config.settings import without_influence
+from fedexp.config.settings import as_before, without_influence
 from fedexp.config.suggest import nearest
 from fedexp.config.yaml_files import reading
 from fedexp.errors import ConfigError
@@ -33,6 +33,9 @@ Config = dict[str, Any]
 IRRELEVANT = (
     *without_influence(), "tracker", "data.root", "data.download", "data.cache", "data.writers", "choices",
 )  # fmt: skip
+
+# Settings that came later, with the values with which a run has the id that it had without them.
+AS_BEFORE = as_before()
 
 # Settings of ``evaluate`` that concern only what is measured after the last round.
 FINAL = tuple(key.removeprefix("evaluate.") for key in IRRELEVANT if key.startswith("evaluate."))
@@ -151,17 +154,26 @@ def relevant(config: Config) -> Config:
     """What can change the numbers of a run."""
     kept: Config = json.loads(json.dumps(config))
     for path in IRRELEVANT:
-        *parents, last = path.split(".")
-        node = kept
-        for parent in parents:
-            node = node[parent]
+        node, last = _holder(kept, path)
         node.pop(last, None)
+    for path, value in AS_BEFORE.items():
+        node, last = _holder(kept, path)
+        if node.get(last) == value:
+            node.pop(last)
     kept["executor"] = {"threads": kept["executor"]["threads"]}  # where the work runs changes nothing
     kept["loop"] = {"accelerator": kept["loop"]["accelerator"]}  # both loops give the same weights bit for bit
     nodes = (kept[group] for group in ("data", "partition", "model", "optim"))
     for node in (*nodes, *kept["algo"].values()):
         node["_target_"] = _identity(node["_target_"])
     return kept
+
+
+def _holder(config: Config, path: str) -> tuple[Config, str]:
+    """The group that a setting is in, and what it is called there."""
+    *parents, last = path.split(".")
+    for parent in parents:
+        config = config[parent]
+    return config, last
 
 
 def _identity(target: str) -> str:

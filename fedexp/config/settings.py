@@ -14,9 +14,13 @@ from typing import Any, Literal
 from fedexp.core.ranges import Count, Epochs, FolderName, Positive, Seconds, Share, ShareAbove0, Text
 
 
-def setting(default: Any, doc: str, *, changes_numbers: bool = True) -> Any:
-    """A field with its default and documentation. What changes no number of a run is not part of the run's id."""
-    return field(default=default, metadata={"doc": doc, "changes_numbers": changes_numbers})
+def setting(default: Any, doc: str, *, changes_numbers: bool = True, as_before: Any = ...) -> Any:
+    """A field with its default and documentation.
+
+    What changes no number of a run is not part of the run's id. Of a setting that is new, ``as_before`` is the value
+    with which runs are what they were without it: with this value they also keep their ids.
+    """
+    return field(default=default, metadata={"doc": doc, "changes_numbers": changes_numbers, "as_before": as_before})
 
 
 def group(settings: type) -> Any:
@@ -119,6 +123,11 @@ def leaves(settings: type = Settings, path: str = "") -> Iterator[tuple[str, Fie
             yield from leaves(each.default_factory, f"{path}{each.name}.")
         else:
             yield f"{path}{each.name}", each
+
+
+def as_before() -> dict[str, Any]:
+    """The settings that were added later, with the values that leave runs as they were."""
+    return {key: each.metadata["as_before"] for key, each in leaves() if each.metadata["as_before"] is not ...}
 
 
 def without_influence() -> tuple[str, ...]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from dataclasses import asdict, fields, is_dataclass
+from dataclasses import asdict, dataclass, fields, is_dataclass
+from functools import partial
 from typing import Any, get_type_hints
 
 import pytest
@@ -12,10 +13,11 @@ import yaml
 
 from fedexp.client.module import Local
 from fedexp.config import __main__ as command
+from fedexp.config import compose, settings
 from fedexp.config.compose import composed, conf_dir, run_id
 from fedexp.config.documented import BEGIN, documented, rewritten
 from fedexp.config.schema import problems
-from fedexp.config.settings import LocalSettings, MishapSettings, Settings, leaves, without_influence
+from fedexp.config.settings import LocalSettings, MishapSettings, Settings, leaves, setting, without_influence
 from fedexp.config.targets import KINDS
 from fedexp.config.values import wanted
 from fedexp.server.sampler import ClientDropouts
@@ -93,6 +95,19 @@ def test_what_changes_no_number_is_not_in_the_id():
         other = composed([])
         (other[groups[0]] if groups else other)[last] = "something else"
         assert run_id(other) == run_id(config), key
+
+
+def test_a_setting_that_is_new_leaves_the_ids_of_runs_that_do_without_it(monkeypatch):
+    @dataclass(frozen=True)
+    class Grown:
+        seed: int = setting(0, "as ever")
+        public: int = setting(3, "samples at the server; the default may change later", as_before=0)
+
+    monkeypatch.setattr(settings, "leaves", partial(leaves, Grown))
+    monkeypatch.setattr(compose, "AS_BEFORE", settings.as_before())
+    config = composed([])
+    assert run_id({**config, "public": 0}) == run_id(config)
+    assert len({run_id({**config, "public": n}) for n in (0, 1, 3, None)}) == 4
 
 
 def test_the_parts_of_a_run_take_the_declared_settings_and_no_others():
