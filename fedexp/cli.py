@@ -26,15 +26,7 @@ from rich.console import Console
 from fedexp import sweep
 from fedexp.config import targets
 from fedexp.config.arguments import VERSION, taken_apart
-from fedexp.config.compose import (
-    Config,
-    composed,
-    composed_hydra,
-    composing,
-    conf_dir,
-    plain,
-    run_path,
-)
+from fedexp.config.compose import Config, composed, composed_hydra, composing, conf_dir, plain, run_path
 from fedexp.config.help import help_text
 from fedexp.config.hydra_loader import BASE, Sources, lent, loader
 from fedexp.config.hydra_settings import PLAN_DIR

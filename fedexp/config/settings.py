@@ -75,7 +75,7 @@ class EvaluateSettings:
     )
     all_clients: bool | Count | None = setting(
         None,
-        "clients to test after the last round: true for all, or a number; null: the protocol's",
+        "clients to train and test once more at the end: true, false or a number; null: the protocol's",
         changes_numbers=False,
     )
     finetune_epochs: Epochs = setting(
@@ -97,7 +97,7 @@ class Settings:
     )
     limit: Seconds | None = setting(None, "seconds that one client's round may take, else it has failed")
     weighting: Literal["uniform", "samples"] = setting(
-        "uniform", "of clients: uniform in MAP, FedRS; by samples in FedMR, FedGELA, FedReMa"
+        "uniform", "how clients count; uniform: MAP, FedRS; samples: FedMR, FedGELA, FedReMa"
     )
     pool: Literal["train", "all"] = setting(
         "train", "deal out the training set, or training and test set together (FedReMa)"
