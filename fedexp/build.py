@@ -1,4 +1,8 @@
-"""From a plain configuration to the objects of a run. Nobody else reads configuration."""
+"""From a plain configuration to the objects of a run.
+
+The objects themselves never see it: they are given values. Around them, the commands (api, cli, sweep, data show) read
+single settings of it, and the plan and trackers describe the run by it.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +21,7 @@ from fedexp.client.network import classify, layout_of, tensors
 from fedexp.client.worker import Faults
 from fedexp.config import targets
 from fedexp.config.compose import Config, checked, run_id, title
+from fedexp.config.settings import Every
 from fedexp.core.algorithm import Algorithm
 from fedexp.core.component import Component
 from fedexp.core.seeding import numpy_rng, seeded
@@ -25,7 +30,7 @@ from fedexp.core.views import Facts
 from fedexp.data.federated import FederatedData
 from fedexp.data.source import Loaded, Samples, Source, identified
 from fedexp.display import Display
-from fedexp.engine import Engine, Every
+from fedexp.engine import Engine
 from fedexp.errors import ConfigError, FedexpError, PartitionError, PlanError
 from fedexp.evaluate.protocol import EvaluationProtocol
 from fedexp.evaluate.tester import BatchSpans, batch_size

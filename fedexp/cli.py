@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
 import json
-import math
 import os
 import shlex
 import shutil
@@ -14,46 +12,35 @@ import traceback
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
-from decimal import Decimal
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
-from hydra.core.override_parser.types import Glob, Override, RangeSweep
-from hydra.errors import HydraException
+from hydra.core.override_parser.types import Override
 from hydra.types import RunMode
 from omegaconf import DictConfig
 from rich.console import Console
-from rich.text import Text
 
 from fedexp import sweep
 from fedexp.config import targets
 from fedexp.config.arguments import VERSION, taken_apart
-from fedexp.config.compose import (
-    Config,
-    choices_of,
-    composed,
-    composed_hydra,
-    composing,
-    conf_dir,
-    explain,
-    plain,
-    run_path,
-)
-from fedexp.config.hydra_loader import BASE, Sources, lent, loader, parsed_overrides
+from fedexp.config.compose import Config, composed, composed_hydra, composing, conf_dir, plain, run_path
+from fedexp.config.help import help_text
+from fedexp.config.hydra_loader import BASE, Sources, lent, loader
 from fedexp.config.hydra_settings import PLAN_DIR
+from fedexp.display.command import complain
 from fedexp.display.console import open_console
 from fedexp.display.prefixed import prefixed
 from fedexp.errors import ConfigError, FedexpError
+from fedexp.sweep.expand import as_hydra_sees, combinations, parsed
 from fedexp.sweep.manifest import Manifest
 from fedexp.system import limits, resources, scratch, signals
 
 if TYPE_CHECKING:
     from fedexp.api import Result
 
-MOST_JOBS = 100_000
 MISSING = "This runs what is missing:"
 SUBMITTED = "What was submitted goes on; scancel --name=fedexp stops it. Later, this runs what is missing:"
 
@@ -79,8 +66,11 @@ def main() -> None:
     checked: Checked | None = None
     with signals.raise_on_signal():
         try:
-            checked = check(arguments)
-            code = _perform(checked)
+            if {"-h", "--help"} & set(arguments):
+                code = _help(arguments)
+            else:
+                checked = check(arguments)
+                code = _perform(checked)
         except FedexpError as error:
             code = _complain(error)
         except KeyboardInterrupt as told:
@@ -90,6 +80,14 @@ def main() -> None:
                 f"Stopped. {said}\n  {_again(arguments)}", soft_wrap=True, markup=False, highlight=False
             )
         sys.exit(code)
+
+
+def _help(arguments: Sequence[str]) -> int:
+    """Prints the help, with the values that the arguments give; of what is swept over, with the default."""
+    given = taken_apart(arguments)
+    lines = [str(o.input_line) for o in parsed(given.overrides) if not o.is_sweep_override()]
+    open_console(highlight=False, markup=False, soft_wrap=True).print(help_text(lines, given.sources))
+    return 0
 
 
 def _perform(checked: Checked | None) -> int:
@@ -200,9 +198,8 @@ def check(arguments: list[str]) -> Checked | None:
     given = taken_apart(arguments)
     if given.completion:
         return None
-    overrides = _parsed(given.overrides)
-    swept = {o.key_or_group for o in overrides if o.is_sweep_override()}
-    lines = [_line(o, swept) for o in overrides]
+    overrides = parsed(given.overrides)
+    lines = as_hydra_sees(overrides)
     settings = composed_hydra(lines, given.sources)
     if given.question:
         return None
@@ -214,14 +211,14 @@ def check(arguments: list[str]) -> Checked | None:
 def _check_sweep(overrides: Sequence[Override], lines: list[str], settings: DictConfig, sources: Sources) -> Checked:
     if "array_parallelism" in settings.launcher and shutil.which("srun") is None:
         raise ConfigError("hydra/launcher: there is no SLURM here (no srun). submitit_local does without, or joblib.")
-    preset = _parsed([f"{k}={v}" for k, v in (settings.sweeper.get("params") or {}).items()])
+    preset = parsed([f"{k}={v}" for k, v in (settings.sweeper.get("params") or {}).items()])
     given = {o.get_key_element(): o for o in (*preset, *overrides) if not o.is_hydra_override()}
     drawn = [str(o.input_line) for o in given.values() if o.is_sweep_override() and not o.is_discrete_sweep()]
     if drawn and "basic_sweeper" in settings.sweeper._target_:
         raise ConfigError(
             f"{drawn[0]}: values are drawn by a sweeper plugin, and none is chosen. Give them one by one."
         )
-    jobs = _jobs([_values(o, sources) for o in given.values() if str(o.input_line) not in drawn])
+    jobs = combinations([o for o in given.values() if str(o.input_line) not in drawn], sources)
     with composing(sources) as compose:
         configs = [compose(job) for job in jobs]
     _check_same(configs, ("plan", "force"))
@@ -246,13 +243,6 @@ def _check_same(configs: Sequence[Config], keys: Sequence[str]) -> None:
             raise ConfigError(f"{key} must be the same for all jobs of a sweep. Give it one value.")
 
 
-def _jobs(axes: Sequence[list[str]]) -> list[list[str]]:
-    """All combinations."""
-    if (count := math.prod(map(len, axes))) > MOST_JOBS:
-        raise ConfigError(f"The sweep has {count:,} jobs; {MOST_JOBS:,} are the most. Divide it.")
-    return [list(values) for values in itertools.product(*axes)]
-
-
 def _try_parts(configs: Sequence[Config]) -> None:
     """Makes the parts of all jobs that can be made without data; equal ones once."""
     _import_all()
@@ -261,47 +251,6 @@ def _try_parts(configs: Sequence[Config]) -> None:
     different = {json.dumps([c[k] for k in TRIED], sort_keys=True): c for c in configs}
     for config in different.values():
         parts(config)
-
-
-def _line(override: Override, swept: set[str]) -> str:
-    """An override as Hydra is to see it. What belongs to a swept group is swept with it, over its one value.
-
-    Hydra would try it on the group's default choice otherwise, which may have no such setting.
-    """
-    if override.is_sweep_override() or override.key_or_group.partition(".")[0] not in swept:
-        return str(override.input_line)
-    return f"{override.get_key_element()}=choice({override.get_value_element_as_str()})"
-
-
-def _parsed(lines: list[str]) -> list[Override]:
-    try:
-        return parsed_overrides(lines)
-    except HydraException as cause:
-        raise ConfigError(explain(cause)) from cause
-
-
-def _values(override: Override, sources: Sources) -> list[str]:
-    """One override for each value of a swept key."""
-    if not override.is_sweep_override():
-        return [str(override.input_line)]
-    value, key = override.value(), override.get_key_element()
-    if isinstance(value, Glob):
-        found = value.filter(choices_of(override.key_or_group, sources))
-    else:
-        if isinstance(value, RangeSweep):
-            _check_range(value, str(override.input_line))
-        found = list(override.sweep_string_iterator())
-    if not found:
-        raise ConfigError(f"{override.input_line} sweeps over nothing: it has no value. Give one or more.")
-    return [f"{key}={v}" for v in found]
-
-
-def _check_range(value: RangeSweep, line: str) -> None:
-    start, stop, step = (Decimal(v or 0) for v in (value.start, value.stop, value.step))
-    if not (step and all(v.is_finite() for v in (start, stop, step))):
-        raise ConfigError(f"{line}: a range needs finite numbers and a step other than 0.")
-    if (stop - start) / step > MOST_JOBS:
-        raise ConfigError(f"{line} has too many values; {MOST_JOBS:,} are the most. Divide it.")
 
 
 def _show_sweep(jobs: list[sweep.SweepJob], manifest: Manifest | None) -> None:
@@ -348,7 +297,5 @@ def _import_all() -> None:
 
 def _complain(error: FedexpError) -> int:
     """Says what is wrong; 2 for the command line, 1 for the rest."""
-    text = "".join(c if c == "\n" or c.isprintable() else repr(c)[1:-1] for c in str(error))
-    said = Text.assemble((type(error).__name__, "bold red"), f": {text}")
-    open_console(stderr=True).print(said, soft_wrap=True)
+    complain(error)
     return 2 if isinstance(error, ConfigError) else 1

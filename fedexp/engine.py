@@ -11,6 +11,7 @@ from functools import cached_property
 from torch import Tensor
 
 from fedexp.client.module import ClientResult, Job
+from fedexp.config.settings import Every
 from fedexp.core.algorithm import Algorithm, Private
 from fedexp.core.record import Record
 from fedexp.core.state import Message, Tree, digest, fingerprints, sizes
@@ -33,14 +34,6 @@ from fedexp.server.sampler import ClientDropouts, UniformSampler, largest_first
 from fedexp.server.update import Weighting, advance, cohort_weights
 from fedexp.system import signals
 from fedexp.track.base import RunCard, Tracker
-
-
-@dataclass(frozen=True)
-class Every:
-    """How often, in rounds."""
-
-    evaluate: int
-    checkpoint: int
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from fedexp.client.module import Local
 from fedexp.client.network import classify, layout_of, tensors
 from fedexp.client.optim import Sgd
 from fedexp.client.worker import RAISE, Faults
+from fedexp.config.settings import Every
 from fedexp.core.algorithm import Algorithm, Components
 from fedexp.core.component import Component
 from fedexp.core.seeding import numpy_rng, seeded
@@ -31,7 +32,7 @@ from fedexp.core.views import Facts
 from fedexp.data.federated import FederatedData
 from fedexp.data.source import DataSpec, Samples
 from fedexp.display import SilentDisplay
-from fedexp.engine import Engine, Every
+from fedexp.engine import Engine
 from fedexp.errors import PlanError
 from fedexp.evaluate.map import MapProtocol
 from fedexp.evaluate.tester import BatchSpans
@@ -103,7 +104,7 @@ def trial(
     )  # fmt: skip
     algorithm = Algorithm.compile(components, facts)
     optimizer = optimizer or Sgd(lr=0.1, momentum=0.9, weight_decay=1e-3)
-    local = Local(epochs=epochs, batch_size=batch_size)
+    local = Local(epochs=epochs, batch_size=batch_size, clip=None)
     blueprint = Blueprint(net, data, components, facts, loop, optimizer, local, faults)
     engine = Engine(
         algorithm=algorithm, executor=executor(blueprint), classify=partial(classify, net),

@@ -21,6 +21,13 @@ EXTRAS = [r for extra in PROJECT["optional-dependencies"].values() for r in map(
 LOCK = (ROOT / ".github" / "tested-versions.txt").read_text().splitlines()
 
 
+def test_the_version_is_declared_in_the_package_alone():
+    files = [ROOT / "pyproject.toml", *(ROOT / "fedexp").rglob("*.py")]
+    declaring = [f for f in files if re.search(r"(?m)^(__version__|version) *=", f.read_text())]
+    assert declaring == [ROOT / "fedexp" / "__init__.py"]
+    assert "version" in PROJECT["dynamic"]
+
+
 @pytest.mark.parametrize(
     ("name", "bad"),
     [

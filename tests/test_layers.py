@@ -19,7 +19,7 @@ LAYERS = (
     ("build",),
     ("sweep", "api"),
     ("cli", "testing", "__main__", "__init__"),
-    ("bench",),
+    ("bench", "doctor"),
 )
 EXCEPTIONS = {  # commands, and what is still to be moved
     "display": {"core"},
@@ -45,6 +45,15 @@ def test_nobody_imports_from_further_down():
         if own != other and level[other] > level[own] and other not in EXCEPTIONS.get(own, ())
     ]
     assert wrong == []
+
+
+def test_what_a_run_is_made_of_never_sees_its_configuration():
+    """Components, clients, server, executors and the engine are given values by ``build``."""
+    parts = {"core", "models", "partition", "client", "server", "algos", "evaluate", "execute", "engine"}
+    values = {"fedexp.config.settings", "fedexp.config.schema"}  # declarations
+    found = [(own, words) for own, other, words in imported() if own in parts and other == "config"]
+    assert [words for _, words in found if words.rpartition(" ")[2] not in values] == []
+    assert {own for own, _ in found} >= {"client", "server", "engine"}
 
 
 def test_every_part_has_its_layer():

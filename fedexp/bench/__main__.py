@@ -16,7 +16,8 @@ from fedexp.bench.arguments import positive
 from fedexp.bench.speed import VARIANTS, usual
 from fedexp.bench.workload import WORKLOADS
 from fedexp.config.compose import choices_of
-from fedexp.config.schema import nearest
+from fedexp.config.suggest import nearest
+from fedexp.display.command import complain
 from fedexp.display.console import open_console
 from fedexp.errors import ConfigError, FedexpError
 
@@ -41,9 +42,7 @@ def main(argv: Sequence[str]) -> int:
         usage.demand_linux()
         found = _measure(command, asked, console)
     except FedexpError as error:
-        open_console(stderr=True, soft_wrap=True, markup=False, highlight=False).print(
-            f"{type(error).__name__}: {error}"
-        )
+        complain(error)
         return 2 if isinstance(error, ConfigError) else 1
     if asked.json is not None:
         from fedexp.bench import report

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from fedexp.client.logits import LogitPipeline
 from fedexp.client.optim import Optimizer
+from fedexp.config.settings import LocalSettings
 from fedexp.core.algorithm import Algorithm, Private
 from fedexp.core.component import Phase
 from fedexp.core.state import Message, Tree
@@ -20,13 +21,8 @@ from fedexp.evaluate.tester import Score
 from fedexp.models.split import SplitModel
 
 
-@dataclass(frozen=True)
-class Local:
-    """The run's local setting."""
-
-    epochs: float
-    batch_size: int
-    clip: float | None = None  # largest global norm of a gradient
+class Local(LocalSettings):
+    """The run's local settings, and the steps that follow from them."""
 
     def steps(self, phase: Phase, per_epoch: int, share: float = 1.0) -> range:
         """The steps of a phase in the sequence of a client's batches, of which an epoch has ``per_epoch``."""

@@ -13,7 +13,7 @@ from fedexp import __version__
 from fedexp.config import targets
 from fedexp.config.compose import conf_dir
 from fedexp.config.hydra_loader import Sources
-from fedexp.config.schema import nearest
+from fedexp.config.suggest import nearest
 from fedexp.errors import ConfigError
 
 VERSION = f"fedexp {__version__}"

@@ -22,6 +22,8 @@ from fedexp.config import schema, targets
 from fedexp.config.hydra_loader import Loader, Sources
 from fedexp.config.hydra_loader import loader as loader_of
 from fedexp.config.hydra_settings import NOT_BASED
+from fedexp.config.settings import as_before, without_influence
+from fedexp.config.suggest import nearest
 from fedexp.config.yaml_files import reading
 from fedexp.errors import ConfigError
 
@@ -32,9 +34,12 @@ FINAL = ("window", "all_clients", "finetune_epochs")
 
 # What does not change a run's numbers, and therefore not its identity either.
 IRRELEVANT = (
-    "out", "name", "plan", "force", "keep", "store", "tracker", "data.root", "data.download", "data.cache",
-    "data.writers", "every.checkpoint", "choices", *(f"evaluate.{key}" for key in FINAL),
+    *without_influence(), "tracker", "data.root", "data.download", "data.cache", "data.writers", "choices",
+    *(f"evaluate.{key}" for key in FINAL),
 )  # fmt: skip
+
+# Settings that came later, with the values with which a run has the id that it had without them.
+AS_BEFORE = as_before()
 
 # Classes and functions that configurations name, by what they were called first: a renamed one keeps its runs.
 RENAMED: dict[str, str] = {}
@@ -153,17 +158,26 @@ def relevant(config: Config) -> Config:
     """What can change the numbers of a run."""
     kept: Config = json.loads(json.dumps(config))
     for path in IRRELEVANT:
-        *parents, last = path.split(".")
-        node = kept
-        for parent in parents:
-            node = node[parent]
+        node, last = _holder(kept, path)
         node.pop(last, None)
+    for path, value in AS_BEFORE.items():
+        node, last = _holder(kept, path)
+        if node.get(last) == value:
+            node.pop(last)
     kept["executor"] = {"threads": kept["executor"]["threads"]}  # where the work runs changes nothing
     kept["loop"] = {"accelerator": kept["loop"]["accelerator"]}  # both loops give the same weights bit for bit
     nodes = (kept[group] for group in ("data", "partition", "model", "optim", "evaluate"))
     for node in (*nodes, *kept["algo"].values()):
         node["_target_"] = _identity(node["_target_"])
     return kept
+
+
+def _holder(config: Config, path: str) -> tuple[Config, str]:
+    """The group that a setting is in, and what it is called there."""
+    *parents, last = path.split(".")
+    for parent in parents:
+        config = config[parent]
+    return config, last
 
 
 def _identity(target: str) -> str:
@@ -244,7 +258,7 @@ def explain(error: Exception, sources: Sources | None = None) -> str:
         group, choice = match.groups()
         if group == "hydra/launcher" and choice in LAUNCHERS:
             return f"{group}={choice} needs a plugin: pip install 'fedexp[{LAUNCHERS[choice]}]'"
-        return f"{group}={choice}: there is no such choice. {schema.nearest(choice, choices_of(group, sources))}"
+        return f"{group}={choice}: there is no such choice. {nearest(choice, choices_of(group, sources))}"
     if reworded := next((m.expand(words) for hydras, words in WORDS if (m := re.search(hydras, text))), None):
         return reworded
     patterns = (r"Key '[^']+' is not in struct\s+full_key: (\S+)", r"Could not override '([^']+)'")
@@ -283,14 +297,14 @@ def _explain_key(path: str, sources: Sources) -> str:
             return f"{path} is a setting of {group}={' or '.join(owners)}, not of the {group} that is chosen."
         if key:
             inside = {k for p in files for k in _keys(p)}
-            return f"{path} is not a setting. {schema.nearest(path, [f'{group}.{k}' for k in sorted(inside)])}"
+            return f"{path} is not a setting. {nearest(path, [f'{group}.{k}' for k in sorted(inside)])}"
     groups = {p.name for folder in sources.folders() for p in folder.iterdir() if p.is_dir()} - {"hydra"}
     if path in groups | known:
         return f"{path} is not a setting of {sources.name}.yaml. {NOT_BASED}"
     if group not in groups | known and "." in path:
         near = get_close_matches(group, sorted(groups | known), n=1, cutoff=0.5)
         known |= {f"{g}.{k}" for g in near for p in _files(g, sources) for k in _keys(p)}
-    return f"{path} is not a setting. {schema.nearest(path, sorted(known | groups))}"
+    return f"{path} is not a setting. {nearest(path, sorted(known | groups))}"
 
 
 def _keys(path: Path) -> set[str]:

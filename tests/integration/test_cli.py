@@ -16,7 +16,8 @@ import pytest
 from hydra.errors import HydraException
 
 from fedexp import __main__, cli
-from fedexp.config.compose import composed_hydra, explain
+from fedexp.config.compose import composed, composed_hydra, explain
+from fedexp.config.documented import documented
 from fedexp.errors import ConfigError, DataError
 from tests.conftest import SMALL
 from tests.integration.processes import ROOT, Done, ran, started
@@ -51,6 +52,17 @@ def test_help_lists_groups_and_settings():
     for part in ("python -m fedexp -m", "algo:", "scamap", "partition:", "dirichlet", "rounds: 50", "alpha: 0.9"):
         assert part in done.out
     assert "hydra:" not in done.out
+
+
+def test_help_has_the_default_and_the_documentation_of_every_run_setting(tmp_path):
+    out = ran(["--help"], tmp_path).out
+    assert documented() in out
+    out = ran(["-m", "--help", "rounds=7", "algo=fedavg", "seed=1,2"], tmp_path).out
+    assert documented({**composed([]), "rounds": 7}) in out
+    assert "algo: {}" in out
+    done = ran(["--help", "roundz=7"], tmp_path)
+    assert (done.code, done.out) == (2, "")
+    assert "Did you mean 'rounds'?" in done.err
 
 
 def test_a_misspelt_setting_is_answered_with_the_nearest():

@@ -139,6 +139,13 @@ def test_data_command_of_the_readme(command, tmp_path):
     assert (tmp_path / "map.png").exists() == ("png" in command)
 
 
+def test_doctor_of_the_readme(tmp_path):
+    assert "`python -m fedexp.doctor`" in README
+    done = run([sys.executable, "-m", "fedexp.doctor"], tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_runs_commands_of_the_readme(tmp_path):
     assert "python -m fedexp.runs status multirun" in README
     assert "python -m fedexp.runs diff multirun/main/<id> multirun/main/<id>" in README

@@ -8,6 +8,8 @@ import sys
 import zipfile
 from pathlib import Path
 
+from fedexp import __version__
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -15,6 +17,7 @@ def test_wheel_runs_away_from_the_checkout(tmp_path):
     build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(tmp_path / "dist"), str(ROOT)]
     subprocess.run(build, check=True, capture_output=True)
     (wheel,) = (tmp_path / "dist").glob("*.whl")
+    assert wheel.name.startswith(f"fedexp-{__version__}-")  # which pyproject.toml takes from the package
     names = zipfile.ZipFile(wheel).namelist()
     ours = {str(p.relative_to(ROOT)) for p in (ROOT / "conf").rglob("*.yaml")}
     assert {f"fedexp/{n}" for n in ours} <= set(names)

@@ -10,8 +10,8 @@ import sys
 import pytest
 
 from fedexp.algos.scaffold import Scaffold
+from fedexp.config.settings import Every
 from fedexp.core.seeding import derive
-from fedexp.engine import Every
 from fedexp.system import signals
 from fedexp.testing import card, trial
 

@@ -9,9 +9,9 @@ from itertools import groupby
 import pytest
 
 from fedexp.algos.scaffold import Scaffold
+from fedexp.config.settings import Every
 from fedexp.core.component import Component
 from fedexp.core.state import Message, Slot, number
-from fedexp.engine import Every
 from fedexp.errors import CheckpointError
 from fedexp.evaluate.fedrema import FedRemaProtocol
 from fedexp.evaluate.map import MapProtocol

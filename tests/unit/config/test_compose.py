@@ -14,7 +14,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from fedexp.config import compose as module
-from fedexp.config import schema
+from fedexp.config import schema, signatures
 from fedexp.config.compose import choices_of, composed, conf_dir, run_id, run_path, title
 from fedexp.errors import ConfigError
 
@@ -73,7 +73,7 @@ def test_the_keys_of_a_file_are_the_settable_names_of_its_target(path):
         name, _, attribute = node["_target_"].rpartition(".")
         target = getattr(importlib.import_module(name), attribute)
         real = set(inspect.signature(target).parameters) - GIVEN
-        assert set(schema.signature(node["_target_"])) - GIVEN == real  # the source text says what Python says
+        assert set(signatures.signature(node["_target_"])) - GIVEN == real  # the source text says what Python says
         assert {k for k in node if not k.startswith("_")} == real, where
 
 

@@ -11,7 +11,10 @@ from typing import Any, Literal
 import pytest
 
 from fedexp.config.compose import composed
-from fedexp.config.schema import describe, fits, nearest, problems, signature
+from fedexp.config.schema import problems
+from fedexp.config.signatures import signature
+from fedexp.config.suggest import nearest
+from fedexp.config.values import describe, fits
 from fedexp.core.ranges import Count, Share, ShareInside
 from fedexp.errors import ConfigError
 

@@ -163,6 +163,9 @@ def test_fetch_says_how_to_get_what_it_cannot(name, tmp_path, capsys):
         (["fetch", "mnist", "rot=x"], 2, "rot is not known here"),
         (["fetch", "mnist", "root=/nonexistent", "via=carrier"], 2, "via is 'carrier'"),
         (["list", "rot=x"], 2, "rot is not known here"),
+        (["list", "--rot", "x"], 2, "[root=FOLDER]"),
+        (["fetch", "mnist", "mnist"], 2, "mnist is not known here"),
+        (["fetch", "--via"], 2, "expected one argument"),
         (["lst"], 2, "python -m fedexp.data list"),
         ([], 2, "python -m fedexp.data list"),
     ],
@@ -172,9 +175,19 @@ def test_wrong_arguments_are_answered(argv, code, message, capsys):
     assert message in capsys.readouterr().err
 
 
-def test_help_is_given(capsys):
-    assert main(["--help"]) == 0
-    assert "fetch NAME" in capsys.readouterr().out
+@pytest.mark.parametrize(
+    ("argv", "words"), [([], "fetch NAME"), (["list"], "[root=FOLDER]"), (["fetch"], "via="), (["show"], "png=FILE")]
+)
+def test_help_is_given(argv, words, capsys):
+    assert main([*argv, "--help"]) == 0
+    assert words in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("form", ["root={}", "--root={}", "--root {}"])
+def test_a_root_can_be_given_as_a_setting_or_as_an_option(form, written, capsys):
+    root = written("mnist")
+    assert main(["fetch", *form.format(root).split(), "mnist"]) == 0
+    assert f"there already: {root}" in capsys.readouterr().out
 
 
 def test_show_is_handed_on(monkeypatch):

@@ -16,10 +16,10 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
 
+from fedexp.config.settings import Every
 from fedexp.core.component import Component
 from fedexp.core.state import Out, ServerState, Slot, digest, number, zeros_shared
 from fedexp.display import SilentDisplay
-from fedexp.engine import Every
 from fedexp.errors import CheckpointError, DiskError
 from fedexp.runs import checkpoint as module
 from fedexp.runs import files, pointer, tensor_files

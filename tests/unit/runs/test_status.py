@@ -250,7 +250,7 @@ def test_bad_paths_are_explained(tmp_path, capsys):
 def test_usage(capsys):
     assert main(["--help"]) == 0
     assert "status FOLDER" in capsys.readouterr().out
-    for wrong in ([], ["status"], ["diff", "a"], ["x"]):
+    for wrong in ([], ["status"], ["status", "a", "b"], ["diff", "a"], ["x"], ["status", "--all", "a"]):
         assert main(wrong) == 2
         assert "status FOLDER" in capsys.readouterr().err
 

@@ -1,0 +1,12 @@
+"""The nearest of the names that exist, for one that does not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from difflib import get_close_matches
+
+
+def nearest(word: str, words: Sequence[str]) -> str:
+    """A hint at the words that are closest to a wrong one."""
+    near = get_close_matches(word, words, n=3, cutoff=0.5)
+    return f"Did you mean {' or '.join(map(repr, near))}?" if near else f"Known: {', '.join(sorted(words)) or 'none'}."
