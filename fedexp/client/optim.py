@@ -141,9 +141,10 @@ def _refusal(optimizer: OptimizerFactory, overrides: Mapping[str, Any], ranks: s
         if wrong := [*problems_of(own)]:
             return wrong[0]
         own(parameters).step()
-    except (TypeError, ValueError, RuntimeError) as error:
+        lr, _ = own.lr, own.sgd_momentum
+    except (TypeError, ValueError, RuntimeError, AttributeError) as error:
         return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
-    return None if own.lr > 0 else f"lr must be greater than 0, not {own.lr}"
+    return None if lr > 0 else f"lr must be greater than 0, not {lr}"
 
 
 class FusedSgd:

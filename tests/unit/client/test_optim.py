@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import sys
 from dataclasses import dataclass
 
 import pytest
@@ -14,7 +15,7 @@ from fedexp.algos.scaffold import Scaffold
 from fedexp.build import build, make_optimizer, parts
 from fedexp.client.loops import FabricLoop, TrainerLoop
 from fedexp.client.optim import Sgd, TorchOptimizer, configured
-from fedexp.config.compose import composed
+from fedexp.config.compose import checked, composed
 from fedexp.core.component import Component, Phase
 from fedexp.core.state import Out, digest
 from fedexp.errors import ClientError, ConfigError, PlanError
@@ -190,3 +191,39 @@ def test_a_component_that_forgets_to_say_so_is_stopped_by_the_normaliser():
 def test_a_plan_is_refused_before_anything_is_trained():
     with pytest.raises(ConfigError, match="Use optim=sgd"):
         build(composed([*TINY, "algo=scaffold", "optim=adam"]))
+
+
+def test_a_class_of_the_users_own(tmp_path, monkeypatch):
+    (tmp_path / "own_optimizers.py").write_text(
+        "from torch.optim import SGD\n\n\nclass Halved(SGD):\n"
+        "    def __init__(self, params, lr: float, share: float = 0.5):\n"
+        "        super().__init__(params, lr=lr * share)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    node = {"_target_": "own_optimizers.Halved", "lr": 0.2, "share": 0.25}
+    config = {**composed(TINY), "optim": node}
+    made = make_optimizer(checked(config)["optim"])
+    assert (made.lr, made.sgd_momentum) == (0.2, None)  # torch's SGD, but not its rule
+    ours, plain = (play({}, optimizer=o, rounds=1).digests() for o in (made, Sgd(lr=0.05, momentum=0, weight_decay=0)))
+    assert ours == plain
+    with pytest.raises(ConfigError, match=r"optim\.share must be a number, not 'half'"):
+        checked({**config, "optim": {**node, "share": "half"}})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bare:
+    """A factory that does not say whether it is SGD."""
+
+    lr: float = 0.1
+
+    def settings(self, **overrides):
+        return self
+
+    def __call__(self, parameters):
+        return torch.optim.SGD(parameters, lr=self.lr)
+
+
+def test_a_factory_that_lacks_something_is_refused():
+    with pytest.raises(ConfigError, match=r"optim: Bare\(lr=0.1\) cannot be used: .* no attribute 'sgd_momentum'"):
+        configured(Bare, {})
