@@ -18,6 +18,7 @@ import torch
 from fedexp.client.loops import accelerators, available
 from fedexp.client.module import Local
 from fedexp.client.network import classify, layout_of, tensors
+from fedexp.client.optim import OptimizerFactory, configured, misfits
 from fedexp.client.worker import Faults
 from fedexp.config import targets
 from fedexp.config.compose import Config, checked, run_id, title
@@ -47,7 +48,7 @@ from fedexp.system.memory import afford
 from fedexp.track.base import RunCard, Tracker
 
 LARGE_FINAL = 0.25  # share of all training after the last round, above which the user is told
-CHEAP = ("data", "partition", "optim", "evaluate", "tracker")  # made in no time
+CHEAP = ("data", "partition", "optim", "schedule", "evaluate", "tracker")  # made in no time
 TRIED = (*CHEAP, "algo", "loop")  # what ``parts`` looks at
 
 
@@ -73,8 +74,8 @@ class Experiment:
             components=self.algorithm.components,
             facts=self.algorithm.facts,
             loop=make({**config["loop"], "_partial_": True}),
-            optimizer=make(config["optim"]),
-            local=Local(**config["local"]),
+            optimizer=make_optimizer(config["optim"]),
+            local=Local(**config["local"], schedule=make(config["schedule"])),
             faults=Faults(config["faults"], config["limit"]),
             devices=accelerators(config["loop"]["accelerator"]),
         )
@@ -139,6 +140,7 @@ def build(config: Config, stage: Say = quiet) -> Experiment:
     data = FederatedData(loaded.spec, loaded.train, loaded.test, splits, loaded.augment)
     try:
         algorithm = Algorithm.compile(components, _facts(config, loaded, net, data))
+        problems += misfits(algorithm, make_optimizer(config["optim"]))
     except PlanError as error:
         problems.append(str(error))
     if problems:
@@ -168,7 +170,7 @@ def parts(config: Config) -> tuple[Source, dict[str, Component], EvaluationProto
     nodes = {**{f"algo.{k}": node for k, node in config["algo"].items()}, **{k: config[k] for k in CHEAP}}
     for where, node in nodes.items():
         try:
-            made[where] = make(node)
+            made[where] = make_optimizer(node) if where == "optim" else make(node)
         except ConfigError as error:
             problems.append(str(error))
         except (TypeError, ValueError) as error:
@@ -189,6 +191,16 @@ def make(node: Mapping[str, Any], **given: Any) -> Any:
     if node.get("_partial_"):
         return partial(target, **settings, **given)
     return target(**settings, **given)
+
+
+def make_optimizer(node: Mapping[str, Any]) -> OptimizerFactory:
+    """What makes the clients' optimizers.
+
+    Raises:
+        ConfigError: If it cannot be imported, or does not take the settings.
+    """
+    named = make({**node, "_partial_": True})
+    return configured(named.func, named.keywords)
 
 
 def _frozen(value: Any) -> Any:

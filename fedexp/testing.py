@@ -21,7 +21,8 @@ from torch import nn
 from fedexp.client.loops import FabricLoop, Loop, TrainerLoop
 from fedexp.client.module import Local
 from fedexp.client.network import classify, layout_of, tensors
-from fedexp.client.optim import Sgd
+from fedexp.client.optim import OptimizerFactory, Sgd
+from fedexp.client.schedules import ConstantRate, Schedule
 from fedexp.client.worker import RAISE, Faults
 from fedexp.config.settings import Every
 from fedexp.core.algorithm import Algorithm, Components
@@ -89,7 +90,8 @@ def trial(
     executor: Callable[[Blueprint], Executor] = SerialExecutor,
     epochs: float = 2,
     batch_size: int = 4,
-    optimizer: Sgd | None = None,
+    optimizer: OptimizerFactory | None = None,
+    schedule: Schedule = ConstantRate(),  # noqa: B008 - frozen
     fraction: float = 0.6,
     weighting: Weighting = "samples",
     hold: int | None = None,
@@ -104,7 +106,7 @@ def trial(
     )  # fmt: skip
     algorithm = Algorithm.compile(components, facts)
     optimizer = optimizer or Sgd(lr=0.1, momentum=0.9, weight_decay=1e-3)
-    local = Local(epochs=epochs, batch_size=batch_size, clip=None)
+    local = Local(epochs=epochs, batch_size=batch_size, clip=None, schedule=schedule)
     blueprint = Blueprint(net, data, components, facts, loop, optimizer, local, faults)
     engine = Engine(
         algorithm=algorithm, executor=executor(blueprint), classify=partial(classify, net),

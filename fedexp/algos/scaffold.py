@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from fedexp.core.component import Component, Phase
 from fedexp.core.ranges import Positive
@@ -24,6 +25,8 @@ class Scaffold(Component):
     the gradient (that code drops it). The public code omits the factor m/K: ``full_step: true``. The difference is
     applied to parameters only, never to running statistics.
     """
+
+    needs_sgd: ClassVar[bool] = True
 
     server_lr: Positive = 1.0
     momentum: bool = False

@@ -1,16 +1,17 @@
-"""What a process and its descendants use, read from Linux's ``/proc``. Free of torch."""
+"""What a process and its descendants use: CPU as psutil says, memory from Linux's ``/proc``. Free of torch."""
 
 from __future__ import annotations
 
 import os
-from collections import defaultdict
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+
+import psutil
 
 from fedexp.errors import FedexpError
 
 PROC = Path("/proc")
-TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def demand_linux() -> None:
@@ -26,19 +27,19 @@ def cores() -> int:
 
 def family(pid: int) -> list[int]:
     """A process and all its living descendants."""
-    children: dict[int, list[int]] = defaultdict(list)
-    for entry in PROC.iterdir():
-        if entry.name.isdigit() and (fields := _stat(int(entry.name))):
-            children[int(fields[1])].append(int(entry.name))
-    found = [pid]
-    for member in found:
-        found += children[member]
-    return found
+    return [pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))]
 
 
 def cpu_seconds(pids: list[int]) -> float:
     """CPU seconds that processes, and those of their children that have ended, have used so far."""
-    return sum(sum(map(int, fields[11:15])) for pid in pids if (fields := _stat(pid))) / TICKS
+    return sum(map(_cpu_seconds, pids))
+
+
+def _cpu_seconds(pid: int) -> float:
+    with suppress(psutil.NoSuchProcess):  # it has ended
+        times = psutil.Process(pid).cpu_times()
+        return float(times.user + times.system + times.children_user + times.children_system)
+    return 0.0
 
 
 def memory(pids: list[int]) -> float:
@@ -81,13 +82,5 @@ def _regions(text: str) -> Iterator[tuple[tuple[str, str] | None, dict[str, int]
 
 def machine_cpu() -> float:
     """CPU seconds that the whole machine has worked so far, or that its host took away."""
-    user, nice, system, _, _, irq, softirq, steal = map(int, (PROC / "stat").read_text().splitlines()[0].split()[1:9])
-    return (user + nice + system + irq + softirq + steal) / TICKS
-
-
-def _stat(pid: int) -> list[str]:
-    """The fields after the name in ``/proc/<pid>/stat``; none if the process has ended."""
-    try:
-        return (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return []
+    times = psutil.cpu_times()
+    return float(times.user + times.nice + times.system + times.irq + times.softirq + times.steal)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from fedexp.client.logits import LogitPipeline
 from fedexp.client.optim import Optimizer
+from fedexp.client.schedules import ConstantRate, Schedule
 from fedexp.config.settings import LocalSettings
 from fedexp.core.algorithm import Algorithm, Private
 from fedexp.core.component import Phase
@@ -21,8 +22,11 @@ from fedexp.evaluate.tester import Score
 from fedexp.models.split import SplitModel
 
 
+@dataclass(frozen=True)
 class Local(LocalSettings):
-    """The run's local settings, and the steps that follow from them."""
+    """The run's local settings with its schedule, and the steps that follow from them."""
+
+    schedule: Schedule = ConstantRate()  # noqa: RUF009 - frozen
 
     def steps(self, phase: Phase, per_epoch: int, share: float = 1.0) -> range:
         """The steps of a phase in the sequence of a client's batches, of which an epoch has ``per_epoch``."""
@@ -30,6 +34,10 @@ class Local(LocalSettings):
         total = max(int(share * epochs * per_epoch + 1e-9), 1)  # 1.15 · 100 is 115
         begin = int(phase.begin * total)
         return range(begin, max(int(phase.end * total), begin + 1))
+
+    def lr_factor(self, round: int, rounds: int) -> float:  # noqa: A002
+        """The factor on learning rates; what is trained after the last round has that of the last."""
+        return self.schedule.factor(min(round, rounds - 1), rounds)
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ import torch
 from fedexp.client.loops import Loop
 from fedexp.client.module import ClientModule, ClientResult, Job, Local, Meter
 from fedexp.client.network import FrozenCopies, fastest_memory_format, load, tensors
-from fedexp.client.optim import Optimizer, OptimizerFactory
+from fedexp.client.optim import Optimizer, OptimizerFactory, misfits
 from fedexp.core.algorithm import Algorithm, Private, to_device
 from fedexp.core.component import Phase
 from fedexp.core.seeding import derive, seeded
@@ -25,7 +25,7 @@ from fedexp.core.state import Message, Tree, pick, sizes, snapshot
 from fedexp.core.views import Frame, LocalRound, View
 from fedexp.data.federated import Batches, FederatedData, Info
 from fedexp.data.source import Samples
-from fedexp.errors import ClientError, ConfigError
+from fedexp.errors import ClientError, ConfigError, PlanError
 from fedexp.evaluate.tester import Score, Tester
 from fedexp.models.split import SplitModel
 from fedexp.server.aggregate import Allocate, Fold, is_finite
@@ -73,6 +73,8 @@ class Worker:
                 "limit works by a signal, which Python delivers to the main thread only, and this is another one. "
                 "Use executor=processes, limit=null, or run from the main thread."
             )
+        if wrong := [*misfits(algorithm, optimizer)]:
+            raise PlanError("\n".join(wrong))
         self.data, self.algorithm, self.loop = data, algorithm, loop
         self._device = loop.device
         self.net = fastest_memory_format(net.to(self._device))
@@ -245,7 +247,7 @@ class Worker:
             views, session.info, facts, session.received, tensors(self.net), phase.name, path, self._spares.fresh()
         )
         module = self._module(phase)
-        module.begin(frame, lambda: self._make_optimizer(phase, done), self.meter)
+        module.begin(frame, lambda: self._make_optimizer(job, phase, done), self.meter)
         batches = self._batches(phase, path, session.info, job.share)
         self.meter.begin(len(batches) * len(self.algorithm.phases))
         with seeded(facts.seed, "fit", phase.name, job.round, job.client):
@@ -272,17 +274,23 @@ class Worker:
         seed = derive(self.algorithm.facts.seed, "batches", *path)
         return self.data.batches(info.client, size=size, begin=steps.start, end=steps.stop, seed=seed)
 
-    def _make_optimizer(self, phase: Phase, done: list[ClientModule]) -> Optimizer:
+    def _make_optimizer(self, job: Job, phase: Phase, done: list[ClientModule]) -> Optimizer:
         if done and phase.continues and not phase.fresh:
             last = done[-1]
             if (last.phase.train, last.phase.optim) == (phase.train, phase.optim):
                 return last.turn.optimizer
-        return self._optimizer(self._module(phase).turn.trained.values(), **phase.optim)
+        return self._settings(job, phase)(self._module(phase).turn.trained.values())
+
+    def _settings(self, job: Job, phase: Phase) -> OptimizerFactory:
+        """A phase's optimizer, with its learning rate in this round."""
+        own = self._optimizer.settings(**phase.optim)
+        factor = self._local.lr_factor(job.round, self.algorithm.facts.rounds)
+        return own if factor == 1 else own.settings(lr=own.lr * factor)
 
     def _local_round(
         self, job: Job, session: ClientSession, ends: dict[str, Tree], modules: list[ClientModule]
     ) -> LocalRound:
-        settings = {m.phase.name: self._optimizer.settings(**m.phase.optim) for m in modules}
+        settings = {m.phase.name: self._settings(job, m.phase) for m in modules}
         return LocalRound(
             views=session.view.views,
             info=session.info,
@@ -292,7 +300,7 @@ class Worker:
             ends=ends,
             steps={m.phase.name: m.turn.taken for m in modules},
             lr={n: s.lr for n, s in settings.items()},
-            momentum={n: s.momentum for n, s in settings.items()},
+            momentum={n: s.sgd_momentum for n, s in settings.items()},
             embed=lambda phase: self._tester.embed(ends[phase], self.data.own_train(session.info.client)),
         )
 

@@ -44,6 +44,9 @@ AS_BEFORE = as_before()
 # Classes and functions that configurations name, by what they were called first: a renamed one keeps its runs.
 RENAMED: dict[str, str] = {}
 
+# The schedule that is not in ids, because runs had it before there were others.
+CONSTANT = {"_target_": "ConstantRate"}
+
 # Hydra's launchers that come with an extra of ours.
 LAUNCHERS = {"joblib": "joblib", "submitit_slurm": "slurm", "submitit_local": "slurm"}
 
@@ -166,9 +169,12 @@ def relevant(config: Config) -> Config:
             node.pop(last)
     kept["executor"] = {"threads": kept["executor"]["threads"]}  # where the work runs changes nothing
     kept["loop"] = {"accelerator": kept["loop"]["accelerator"]}  # both loops give the same weights bit for bit
-    nodes = (kept[group] for group in ("data", "partition", "model", "optim", "evaluate"))
+    groups = ("data", "partition", "model", "optim", "schedule", "evaluate")
+    nodes = (kept[group] for group in groups if group in kept)
     for node in (*nodes, *kept["algo"].values()):
         node["_target_"] = _identity(node["_target_"])
+    if kept.get("schedule") == CONSTANT:
+        del kept["schedule"]
     return kept
 
 

@@ -113,8 +113,11 @@ def _not_of_its_kind(target: str, group: str) -> str | None:
     if (tree := parsed(path)) is None:
         return f"cannot be imported: {path} is not valid Python. Mend it"
     if name not in names_in(tree):
-        return f"is not there. {nearest(name, sorted(defined_in(tree))).rstrip('.')}"
-    found, method = declared(target), KINDS[group].method
-    if found is None or method in found.methods:
+        known = defined_in(tree) or [n for n in names_in(tree) if not n.startswith("_")]  # a package may import names
+        return f"is not there. {nearest(name, sorted(known)).rstrip('.')}"
+    found, kind = declared(target), KINDS[group]
+    if found is None or not found.methods.isdisjoint((kind.method, kind.theirs)):
         return "is only a description of such classes" if found and found.abstract else None
-    return f"is not what {group} needs: it has no {method}" if found.is_class or module.startswith("fedexp.") else None
+    if not found.is_class and not module.startswith("fedexp.") and module != kind.library:
+        return None  # a function of the user's, which does not say what it returns
+    return f"is not what {group} needs: it has no {kind.theirs if module == kind.library else kind.method}"

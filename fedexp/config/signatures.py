@@ -56,7 +56,7 @@ def signature(target: str) -> dict[str, Any] | None:
 
 def declared(target: str) -> Declared | None:
     """What the source text says of a class or function; None if it is not to be had."""
-    module, _, name = target.rpartition(".")
+    module, _, name = _home(target).rpartition(".")
     path = targets.source(module)
     return _declared(path, module, name) if path else None
 
@@ -107,7 +107,7 @@ def _class(node: ast.ClassDef, tree: ast.Module, module: str) -> Declared | None
     bases = [ast.unparse(b.value if isinstance(b, ast.Subscript) else b) for b in node.bases]
     found = Declared(abstract=not FIELDLESS.isdisjoint(bases))
     for base in (b for b in bases if b not in (*FIELDLESS, "Generic", "object")):
-        if (inherited := declared(_qualified(base, tree, module))) is None:
+        if (inherited := declared(f"{module}.{base}")) is None:
             return None
         found.inherit(inherited)
     functions = {item.name: item for item in node.body if isinstance(item, ast.FunctionDef)}
@@ -128,19 +128,32 @@ def _take_fields(found: Declared, node: ast.ClassDef, tree: ast.Module) -> None:
             (found.required.add if item.value is None else found.required.discard)(item.target.id)
 
 
-def _qualified(name: str, tree: ast.Module, module: str) -> str:
-    """The full name of something imported by ``from module import name``, or defined in the same file."""
-    for item in tree.body:
-        if isinstance(item, ast.ImportFrom) and any((a.asname or a.name) == name for a in item.names):
-            return f"{item.module}.{name}"
-    return f"{module}.{name}"
+def _home(target: str) -> str:
+    """The full name of a class or function where it is defined, and not only imported by ``from … import``."""
+    seen: list[str] = []
+    while target not in seen:
+        seen.append(target)
+        target = _imported(*target.rpartition(".")[::2]) or target
+    return target
+
+
+def _imported(module: str, name: str) -> str | None:
+    """Where a module has a name from; None if it does not import it."""
+    if (path := targets.source(module)) is None or (tree := parsed(path)) is None:
+        return None
+    package = module.split(".") if path.name == "__init__.py" else module.split(".")[:-1]
+    for item in (item for item in tree.body if isinstance(item, ast.ImportFrom)):
+        around = package[: len(package) - item.level + 1] if item.level else []
+        for alias in (a for a in item.names if (a.asname or a.name) == name):
+            return ".".join([*around, *([item.module] if item.module else []), alias.name])
+    return None
 
 
 def _type(annotation: ast.expr | None, tree: ast.Module) -> Any:
     """An annotation as a type; anything where it is not made of builtins, ranges and choices."""
     if annotation is None:
         return ANY
-    names: dict[str, Any] = {**RANGES, "Literal": Literal, "Sequence": Sequence}
+    names: dict[str, Any] = {**RANGES, "Literal": Literal, "Sequence": Sequence, "Tensor": float}  # of one number
     for item in tree.body:  # Name = Literal[...]
         if isinstance(item, ast.Assign) and ast.unparse(item.value).startswith("Literal["):
             names |= {ast.unparse(t): _evaluated(item.value, names) for t in item.targets}

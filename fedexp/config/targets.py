@@ -1,8 +1,8 @@
 """Which code a configuration may name in a ``_target_``, found without importing it.
 
-Three places are open: this package, in it the part that belongs to the group; the user's own folders, which are the
-current one and those that configurations were read from by ``--config-dir``; and packages that the environment variable
-``FEDEXP_ALLOW`` names, as in ``FEDEXP_ALLOW=mypackage,other``.
+Three places are open: this package, in it the part that belongs to the group (and for ``optim`` also ``torch.optim``);
+the user's own folders, which are the current one and those that configurations were read from by ``--config-dir``; and
+packages that the environment variable ``FEDEXP_ALLOW`` names, as in ``FEDEXP_ALLOW=mypackage,other``.
 """
 
 from __future__ import annotations
@@ -31,11 +31,15 @@ class Kind:
         package: Where ours are.
         method: A method that each has; or, where targets are functions, the type that they return.
         given: Arguments that the builder passes, so that a configuration cannot.
+        library: A package of others, whose classes may be named too.
+        theirs: A method that each of those has.
     """
 
     package: str
     method: str
     given: tuple[str, ...] = ()
+    library: str | None = None
+    theirs: str | None = None
 
 
 KINDS = {
@@ -43,12 +47,15 @@ KINDS = {
     "data": Kind("fedexp.data", "load"),
     "partition": Kind("fedexp.partition", "splits"),
     "model": Kind("fedexp.models", "SplitModel", given=("shape", "n_classes")),
-    "optim": Kind("fedexp.client.optim", "settings"),
+    "optim": Kind("fedexp.client.optim", "settings", given=("params",), library="torch.optim", theirs="step"),
+    "schedule": Kind("fedexp.client.schedules", "factor"),
     "evaluate": Kind("fedexp.evaluate", "conclude"),
     "loop": Kind("fedexp.client.loops", "fit", given=("number",)),
     "executor": Kind("fedexp.execute", "map", given=("blueprint", "say")),
     "tracker": Kind("fedexp.track", "log"),
 }
+
+LIBRARIES = tuple(kind.library for kind in KINDS.values() if kind.library)
 
 _folders: list[Path] = []
 
@@ -73,7 +80,7 @@ def refusal(target: Any, group: str) -> str | None:
     if _inside(module, OURS):
         package = KINDS[group].package
         return None if _inside(module, package) else f"belongs to fedexp, but is not in {package}, where {group} is"
-    if _allowed(module) or _own(module):
+    if module == KINDS[group].library or _allowed(module) or _own(module):
         return None
     return (
         f"is neither in fedexp nor in the current folder (nor beside the configuration files of --config-dir). If "
@@ -88,7 +95,7 @@ def load(target: str) -> Callable[..., Any]:
         ConfigError: If it cannot be imported, or if its name stands for something else than was found.
     """
     name, _, attribute = target.rpartition(".")
-    own = None if _inside(name, OURS) or _allowed(name) else _own(name)
+    own = None if _inside(name, OURS) or _of_library(name) or _allowed(name) else _own(name)
     if own is not None:
         _make_importable(name, *own)
     try:
@@ -115,6 +122,8 @@ def source(module: str) -> Path | None:
     """The file with a module's source text; None if there is none. Only what is allowed by name may be imported."""
     if _inside(module, OURS):
         return _ours(module)
+    if _of_library(module):
+        return _installed(module)
     if own := _own(module):
         return own[1]
     if not _allowed(module):
@@ -130,6 +139,14 @@ def source(module: str) -> Path | None:
 @cache
 def _ours(module: str) -> Path | None:
     return _file(Path(__file__).parents[2], module)
+
+
+@cache
+def _installed(module: str) -> Path | None:
+    """The file of an installed package's module, found without importing the package."""
+    spec = importlib.util.find_spec(module.partition(".")[0])
+    places = (spec.submodule_search_locations or ()) if spec else ()
+    return next((file for place in places if (file := _file(Path(place).parent, module))), None)
 
 
 def _own(module: str) -> tuple[Path, Path] | None:
@@ -151,6 +168,10 @@ def _dotted(target: str) -> bool:
 
 def _inside(module: str, package: str) -> bool:
     return module == package or module.startswith(f"{package}.")
+
+
+def _of_library(module: str) -> bool:
+    return any(_inside(module, library) for library in LIBRARIES)
 
 
 def _allowed(module: str) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from torch import Tensor
 
@@ -35,7 +35,7 @@ class Phase:
     end: float = 1.0
     continues: bool = False
     fresh: bool = False
-    optim: Mapping[str, float] = field(default_factory=dict)  # replaces settings of the run's optimizer
+    optim: Mapping[str, Any] = field(default_factory=dict)  # replaces settings of the run's optimizer
     uploads: bool = False  # exactly one phase of a plan: its end is what the server gets
 
 
@@ -62,6 +62,7 @@ class Component:
     paper: ClassVar[Paper | None] = None  # how its authors weigh and evaluate; a run that differs says so
     needs: ClassVar[tuple[str, ...]] = ()  # keys of components whose slots are read
     keeps: ClassVar[tuple[str, ...]] = ()  # messages the server must keep by client, beside reducing them
+    needs_sgd: ClassVar[bool] = False  # reads LocalRound.normaliser of the phases in ``during``, which other rules lack
     personal: ClassVar[bool] = False  # the method gives clients a model of their own
     global_view: ClassVar[bool] = True  # False: the server's model is incomplete and is not tested
 

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from fedexp.core.seeding import torch_rng
 from fedexp.core.state import Layout, Tree, pick, sub
+from fedexp.errors import PlanError
 
 if TYPE_CHECKING:
     from fedexp.data.federated import Info
@@ -169,8 +170,8 @@ class LocalRound(Bound):
     received: Tree
     ends: Mapping[str, Tree]  # phase -> weights
     steps: Mapping[str, int]  # phase -> optimizer steps taken
-    lr: Mapping[str, float]
-    momentum: Mapping[str, float]
+    lr: Mapping[str, float]  # phase -> learning rate in this round
+    momentum: Mapping[str, float | None]  # phase -> momentum of SGD; None for other optimizers
     embed: Callable[[str], Iterator[tuple[Tensor, Tensor]]]  # (h, y) of the training samples under a phase's end
 
     @property
@@ -194,8 +195,14 @@ class LocalRound(Bound):
         return sub(pick(self.ends[phase], shared), self.received)
 
     def normaliser(self, phase: str) -> float:
-        """The factor a, such that displacement = lr · a · (mean gradient): the steps, or FedNova's momentum form."""
+        """The factor a, such that displacement = lr · a · (mean gradient): the steps, or FedNova's momentum form.
+
+        Raises:
+            PlanError: If the optimizer is not SGD. A component that says ``needs_sgd`` is refused before.
+        """
         tau, rho = self.steps[phase], self.momentum[phase]
+        if rho is None:
+            raise PlanError(f"component {self.key!r} needs SGD in phase {phase!r}: let its class say needs_sgd = True")
         return (tau - rho * (1 - rho**tau) / (1 - rho)) / (1 - rho)
 
     def generator(self, purpose: str) -> torch.Generator:

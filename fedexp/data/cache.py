@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import logging
@@ -10,11 +9,12 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TextIO
 
 import numpy as np
 import torch
+from filelock import FileLock
 
 from fedexp.data.source import DataSpec, Loaded, Samples, checksums, digest
 
@@ -80,14 +80,13 @@ def _identity(path: Path) -> tuple[str, int, int]:
     return str(path.resolve()), stat.st_size, stat.st_mtime_ns
 
 
-def _lock(entry: Path) -> TextIO:
-    """Waits until nobody else converts the same, and returns what to close in the end."""
+def _lock(entry: Path) -> AbstractContextManager[object]:
+    """Waits until nobody else converts the same; the block that follows has the lock."""
     entry.parent.mkdir(parents=True, exist_ok=True)
-    file = entry.with_name(f".{entry.name}.lock").open("a")
-    fcntl.flock(file, fcntl.LOCK_EX)
+    lock = FileLock(entry.with_name(f".{entry.name}.lock")).acquire()
     for rest in entry.parent.glob(f".{entry.name}.*.tmp"):  # of a process that was killed
         shutil.rmtree(rest, ignore_errors=True)
-    return file
+    return lock
 
 
 def _write(entry: Path, loaded: Loaded, about: Mapping[str, object]) -> None:

@@ -24,7 +24,7 @@ class Download:
 
     @property
     def checksums(self) -> dict[str, str]:
-        """All that is known, by kind; all have to be right."""
+        """All that are known, by kind, the best last."""
         return {"md5": self.md5, **({"sha256": self.sha256} if self.sha256 else {})}
 
 

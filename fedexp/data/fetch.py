@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import gzip
-import hashlib
 import shutil
 import threading
-import urllib.error
-import urllib.request
 import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING
+from urllib.parse import urljoin
 
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -23,9 +21,13 @@ from fedexp.display.console import open_console
 from fedexp.errors import DataError
 from fedexp.system import scratch
 
+if TYPE_CHECKING:
+    from requests import Response
+
 ANSWER_SECONDS = 4.0  # how long a host may take to answer at all
 STALL_SECONDS = 30.0  # how long a running download may stand still
 CHUNK = 1 << 18
+RETRIES = 1  # of a download that broke off, or brought something else
 
 Way = Callable[[str, CatalogEntry, Path, Progress], None]
 """Gets a data set's files into a folder, laid out as below the root."""
@@ -110,12 +112,12 @@ def answers(url: str, seconds: float = ANSWER_SECONDS) -> bool:
 
     def ask() -> None:
         try:
-            opened(url, seconds, method="HEAD").close()
-        except (urllib.error.HTTPError, UnencryptedError):
-            heard.set()  # a refusal is an answer too
+            head(url, seconds)
+        except UnencryptedError:
+            heard.set()  # it is asked, and refused, later
         except OSError:
             return
-        heard.set()
+        heard.set()  # whatever the status: a refusal is an answer too
 
     thread = threading.Thread(target=ask, daemon=True)
     thread.start()
@@ -124,31 +126,28 @@ def answers(url: str, seconds: float = ANSWER_SECONDS) -> bool:
 
 
 # ---------------------------------------------------------------- downloading
-class UnencryptedError(urllib.error.URLError):
+class UnencryptedError(OSError):
     """An address, or one that it leads to, is not https."""
 
 
-class _Refusal(urllib.request.BaseHandler):
-    """Answers for addresses that are not https."""
+def head(url: str, seconds: float) -> None:
+    """Asks for a file's headers."""
+    import requests
 
-    def http_open(self, request: urllib.request.Request) -> NoReturn:
-        raise UnencryptedError(f"{request.full_url} is not https")
+    _demand_https(url)
+    requests.head(url, timeout=seconds, allow_redirects=True, hooks={"response": _as_published})
 
 
-def opened(url: str, seconds: float, *, method: str = "GET") -> Any:
-    """What is at an address, over https only, redirections included."""
-    opener = urllib.request.OpenerDirector()
-    for handler in (
-        urllib.request.ProxyHandler(),
-        urllib.request.HTTPSHandler(),
-        urllib.request.HTTPRedirectHandler(),
-        urllib.request.HTTPErrorProcessor(),
-        urllib.request.HTTPDefaultErrorHandler(),
-        urllib.request.UnknownHandler(),
-        _Refusal(),
-    ):
-        opener.add_handler(handler)
-    return opener.open(urllib.request.Request(url, method=method), timeout=seconds)  # noqa: S310
+def _as_published(response: Response, **_: object) -> None:
+    """Follows no redirection away from https, and keeps compressed files as they are, for their checksums."""
+    if response.is_redirect:
+        _demand_https(urljoin(response.url, response.headers["location"]))
+    response.raw.headers.pop("Content-Encoding", None)
+
+
+def _demand_https(url: str) -> None:
+    if not url.startswith("https://"):
+        raise UnencryptedError(f"{url} is not https")
 
 
 def downloaded(name: str, entry: CatalogEntry, folder: Path, progress: Progress) -> None:
@@ -168,25 +167,51 @@ def downloaded(name: str, entry: CatalogEntry, folder: Path, progress: Progress)
 
 
 def _transfer(url: str, target: Path, checksums: Mapping[str, str], progress: Progress) -> str | None:
-    """Downloads one file; returns what went wrong."""
-    digests = {kind: hashlib.new(kind, usedforsecurity=False) for kind in checksums}
-    part = target.with_suffix(".part")
+    """Downloads one file and compares it with the best of its checksums; returns what went wrong."""
+    import pooch
+
+    pooch.get_logger().setLevel("ERROR")  # it would name every file
+    kind, checksum = [*checksums.items()][-1]
+    files = pooch.create(
+        path=target.parent, base_url="", urls={target.name: url}, registry={target.name: f"{kind}:{checksum}"},
+        retry_if_failed=RETRIES,
+    )  # fmt: skip
+    bar = _Bar(progress, url.rpartition("/")[2])
     try:
-        with opened(url, STALL_SECONDS) as source, part.open("wb") as sink:
-            length = source.headers.get("Content-Length")
-            task = progress.add_task(url.rpartition("/")[2], total=int(length) if length else None)
-            while chunk := source.read(CHUNK):
-                sink.write(chunk)
-                for digest in digests.values():
-                    digest.update(chunk)
-                progress.advance(task, len(chunk))
-    except OSError as error:
+        _demand_https(url)
+        files.fetch(
+            target.name,
+            downloader=pooch.HTTPDownloader(
+                progressbar=bar, chunk_size=CHUNK, timeout=STALL_SECONDS, hooks={"response": _as_published}
+            ),
+        )
+    except (ValueError, OSError) as error:  # another checksum; whatever a network does
         return f"{url}: {error}"
-    for kind, expected in checksums.items():
-        if (found := digests[kind].hexdigest()) != expected:
-            return f"{url} brought {part.stat().st_size:,} bytes with {kind} {found}, not the published {expected}"
-    part.rename(target)
     return None
+
+
+class _Bar:
+    """A bar of rich's as pooch wants it."""
+
+    def __init__(self, progress: Progress, name: str) -> None:
+        self._progress, self._task = progress, progress.add_task(name, total=None)
+
+    @property
+    def total(self) -> float | None:
+        return self._progress.tasks[self._task].total
+
+    @total.setter
+    def total(self, size: int) -> None:
+        self._progress.reset(self._task, total=size or None)
+
+    def update(self, count: int) -> None:
+        self._progress.advance(self._task, count)
+
+    def reset(self) -> None:
+        self._progress.reset(self._task)
+
+    def close(self) -> None:
+        pass
 
 
 def _unpack(archive: Path, item: Download, folder: Path, wanted: set[str]) -> None:

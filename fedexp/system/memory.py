@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
+
+import psutil
 
 from fedexp.display.numbers import human_bytes
 from fedexp.errors import ConfigError
@@ -17,28 +18,16 @@ def afford(needed: int, what: str) -> None:
     Raises:
         ConfigError: With what it is about, for example a setting.
     """
-    there = available_memory()
-    if there is not None and needed > there:
+    if needed > (there := available_memory()):
         raise ConfigError(
             f"{what} takes {human_bytes(needed)}; {human_bytes(there)} of memory are left. Make it smaller."
         )
 
 
-def available_memory() -> int | None:
+def available_memory() -> int:
     """Bytes that can still be had without swapping, within the limit of the process's control group."""
-    known = [bytes_ for bytes_ in (_of_machine(), _of_group()) if bytes_ is not None]
-    return min(known, default=None)
-
-
-def _of_machine() -> int | None:
-    try:
-        lines = (PROC / "meminfo").read_text().splitlines()
-    except OSError:  # not Linux: what is free, if the system says so
-        names = os.sysconf_names
-        pages = [os.sysconf(n) for n in ("SC_AVPHYS_PAGES", "SC_PAGE_SIZE") if n in names]
-        return pages[0] * pages[1] if len(pages) == 2 else None
-    found = [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
-    return found[0] if found else None
+    machine, group = int(psutil.virtual_memory().available), _of_group()
+    return machine if group is None else min(machine, group)
 
 
 def _of_group() -> int | None:

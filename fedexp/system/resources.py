@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import ctypes
-import fcntl
 import os
 import resource
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from typing import IO
 
 from fedexp.errors import ConfigError
 
@@ -79,19 +77,18 @@ def deal(cards: Sequence[str], place: int, places: int) -> list[str]:
 @cache  # for the life of the process: CUDA does not change its devices once it has begun
 def _place(folder: Path, places: int) -> int:
     """A number below ``places`` that no other living process has; if there are more processes, a number twice."""
+    from filelock import FileLock, Timeout
+
     for place in range(places):
-        file = (folder / f"place-{place}").open("w")
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            file.close()
-        else:
-            _held.append(file)
+        lock = FileLock(folder / f"place-{place}", thread_local=False)
+        with suppress(Timeout):
+            lock.acquire(blocking=False)
+            _held.append(lock)  # until the process ends
             return place
     return os.getpid() % places
 
 
-_held: list[IO[str]] = []
+_held: list[object] = []
 
 
 def _quotas(root: Path, membership: Path) -> Iterator[int]:

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from filelock import FileLock, Timeout
 
 from fedexp.data import cache as module
 from fedexp.data.cache import cached
@@ -268,3 +269,23 @@ def test_jobs_that_start_at_once_convert_once(tmp_path, source):
         job.join()
     assert [job.exitcode for job in jobs] == [0] * 4
     assert (tmp_path / "log").read_text() == "converted\n"
+
+
+def hold(entry: Path, ready) -> None:
+    with module._lock(entry):
+        ready.set()
+        time.sleep(600)
+
+
+def test_the_lock_of_a_killed_process_is_free(tmp_path):
+    context = multiprocessing.get_context("fork")
+    ready = context.Event()
+    holder = context.Process(target=hold, args=(tmp_path / "entry", ready), daemon=True)
+    holder.start()
+    assert ready.wait(60)
+    with pytest.raises(Timeout):
+        FileLock(tmp_path / ".entry.lock").acquire(blocking=False)
+    holder.kill()
+    holder.join()
+    with module._lock(tmp_path / "entry"):
+        pass

@@ -23,7 +23,7 @@ def machine(monkeypatch, tmp_path):
     yield
     resources._place.cache_clear()
     while resources._held:
-        resources._held.pop().close()
+        resources._held.pop().release()
 
 
 def test_cores_are_those_of_the_affinity():
