@@ -60,7 +60,7 @@ def test_what_is_trained_after_the_last_round_has_the_last_rounds_rate():
         round_of(engine), round_of(engine)
         rates = {local.lr["local"] for local in recorder.rounds if local.round == 1}
         recorder.rounds.clear()
-        engine.visit([0])
+        engine.measurement.train_once_more([0])
     assert {local.lr["local"] for local in recorder.rounds} == rates
     assert list(rates) == pytest.approx([0.1])
 
