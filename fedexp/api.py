@@ -14,7 +14,7 @@ from rich.console import Console
 
 from fedexp import __version__
 from fedexp.config.arguments import sources
-from fedexp.config.compose import Config, checked, composed, run_id, run_path, title
+from fedexp.config.compose import Config, checked, composed, federation, run_id, run_path, title
 from fedexp.core.record import Record
 from fedexp.display import Display, choose, summary
 from fedexp.errors import ConfigError
@@ -227,7 +227,7 @@ def final_settings(config: Config) -> dict[str, Any]:
     """What is to be measured after the last round: over how many rounds, of how many clients, after how many epochs."""
     from fedexp.build import protocol
 
-    chosen, clients = protocol(config["evaluate"]), config["cohort"]["clients"]
+    chosen, (clients, _) = protocol(config["evaluate"]), federation(config)
     return {
         "window": chosen.window,
         "all_clients": chosen.count_final(clients),

@@ -11,12 +11,12 @@ from itertools import chain, islice
 from typing import Any
 
 import numpy as np
-from torch import Tensor
 
 from fedexp.client.module import ClientResult, Job
 from fedexp.core.algorithm import Algorithm, Private
 from fedexp.core.record import Record
-from fedexp.core.state import Message, Tree, digest, fingerprints, sizes
+from fedexp.core.state import Message, digest, fingerprints, sizes
+from fedexp.data.source import Samples
 from fedexp.display import Display
 from fedexp.errors import CheckpointError
 from fedexp.evaluate.protocols import MapProtocol
@@ -28,6 +28,7 @@ from fedexp.runs.checkpoint import Checkpoint, RunProgress
 from fedexp.runs.directory import RunDir
 from fedexp.runs.ledger import Ledger
 from fedexp.server.aggregate import Fold, blocks
+from fedexp.server.network import ServerNetwork
 from fedexp.server.sampler import ClientDropouts, UniformSampler, largest_first
 from fedexp.server.update import Weighting, advance, cohort_weights
 from fedexp.system import signals
@@ -62,7 +63,7 @@ class Engine:
 
     algorithm: Algorithm
     executor: Executor
-    classify: Callable[[Tree, Tensor], Tensor]
+    network: ServerNetwork
     tests: BatchSpans
     sampler: UniformSampler
     mishaps: ClientDropouts
@@ -74,6 +75,7 @@ class Engine:
     checkpoint: Checkpoint
     tracker: Tracker
     display: Display
+    public: Samples | None = None  # the server's own
     plain: Blueprint | None = None  # of workers that do plain local training, for protocols that ask for it
     progress: RunProgress = field(init=False)
     ledger: Ledger = field(default_factory=Ledger)
@@ -158,7 +160,7 @@ class Engine:
         with self.timed("aggregate"):
             if share:
                 weights = {c: weights[c] / share for c in there}
-                new = advance(self.algorithm, state, weights, fold, self.classify, share)
+                new = advance(self.algorithm, state, weights, fold, self.network, share, self.public).state
             else:
                 new = replace(state, round=t + 1)
         self.progress.state = new

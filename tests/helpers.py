@@ -107,8 +107,8 @@ def served(
     weights = cohort_weights(engine.algorithm, "samples", list(uplinks))
     return advance(
         engine.algorithm, state or engine.progress.state, weights, folded(engine.algorithm, weights, uplinks),
-        engine.classify,
-    )  # fmt: skip
+        engine.network, public=engine.public,
+    ).state  # fmt: skip
 
 
 def folded(algorithm: Algorithm, weights: Mapping[int, float], uplinks: Mapping[int, Message]) -> Fold:

@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal
 from fedexp.config import targets
 from fedexp.config.targets import KINDS
 from fedexp.core import ranges
-from fedexp.core.ranges import ALWAYS, Count, Epochs, FolderName, Positive, Seconds, Share, ShareAbove0, Text
+from fedexp.core.ranges import ALWAYS, Count, CountOr0, Epochs, FolderName, Positive, Seconds, Share, ShareAbove0, Text
 
 ANY: Any = Any
 FIELDLESS = {"ABC", "Protocol"}  # bases of classes of which there are no objects
@@ -92,6 +92,8 @@ class Settings:
     keep: Literal["model", "all"]
     store: Literal["auto", "memory", "disk"]
     pool: Literal["train", "all"]
+    public: CountOr0
+    centralized: bool
     algo: Any
     data: Any
     partition: Any

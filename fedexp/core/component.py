@@ -54,6 +54,7 @@ class Component:
     keeps: ClassVar[tuple[str, ...]] = ()  # messages the server must keep by client, beside reducing them
     personal: ClassVar[bool] = False  # the method gives clients a model of their own
     global_view: ClassVar[bool] = True  # False: the server's model is incomplete and is not tested
+    needs_public: ClassVar[bool] = False  # True: refused without the setting ``public``; see ``ServerRound.public``
 
     # ------------------------------------------------------------ declare
     def problems(self, facts: Facts) -> Iterable[str]:
@@ -118,15 +119,35 @@ class Component:
         """Weights of the cohort's clients from their class counts [m, C]; None leaves the run's weighting."""
         return None
 
-    def serve(self, server: ServerRound) -> dict[str, Tree | dict[int, Tree]]:
-        """New values of server slots and mailboxes (by client id). Combined by union, needs first."""
-        return {}
+    def serve(self, server: ServerRound) -> dict[str, Tree | dict[int, Tree]] | None:
+        """New values of server slots and mailboxes (by client id). Combined by union, needs first.
+
+        All components serve before the first ``update``, so ``server.delta`` is the plain mean minus the model here.
+        State of a server optimizer belongs to its place in the chain: set it in ``update``, with ``server.remember``.
+        ``server.reduced`` has no entry for an upload that nobody sent. ``server.cohort`` are the clients whose uploads
+        came; the others' share of a mean over all clients is for the method to add. A slot keeps the names and shapes
+        that it begins with: begin with zeros, not with nothing. Return new trees; do not write into those you are
+        given.
+        """
+        return None
 
     def update(self, delta: Tree, server: ServerRound) -> Tree:
-        """Edits the server's step, mean minus model, on the travelling parameters. Combined by chaining."""
+        """Edits the server's step, mean minus model, on the travelling parameters. Combined by chaining.
+
+        ``delta`` (and ``server.delta``) is what the components before have made of it. Return a step for every name in
+        it. Running statistics are not in it, so no server optimizer can spoil a variance: they become the clients'
+        mean, unless a step for them (new minus ``server.model``) is returned too; the last component to do so counts.
+        """
         return delta
 
     # ------------------------------------------------------------ test
+    def released(self, weights: Tree, view: View) -> Tree:
+        """The server's whole model as it is tested, saved and fine-tuned, where that is not the one it sends.
+
+        Combined by chaining. ``view`` shows server slots and constants; its ``info`` is None.
+        """
+        return weights
+
     def view(self, weights: Tree, view: View) -> Tree:
         """The weights a client would use for itself. Combined by chaining."""
         return weights
