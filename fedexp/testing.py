@@ -122,7 +122,7 @@ def trial(
     blueprint = Blueprint(made, data, components, facts, loop, optimizer, local, faults)
     engine = Engine(
         algorithm=algorithm, executor=executor(blueprint), network=ServerNetwork(made), public=public,
-        tests=BatchSpans(len(data.test.y), 15), sampler=UniformSampler(0, CLIENTS, fraction), mishaps=mishaps,
+        tests=BatchByBatch(len(data.test.y), 15), sampler=UniformSampler(0, CLIENTS, fraction), mishaps=mishaps,
         weighting=weighting, rounds=rounds, every=Every(1, 1),
         protocol=MapProtocol(), rundir=RunDir(folder), checkpoint=Checkpoint(folder / "checkpoint", "trial", hold=hold),
         tracker=NoTracker(), display=SilentDisplay(),
@@ -143,6 +143,14 @@ def play(components: Components, **options: object) -> Engine:
 def card(engine: Engine) -> RunCard:
     """A tracker's card for a trial."""
     return RunCard("trial", "trial", {}, {}, [], engine.rundir.path, engine.rounds)
+
+
+class BatchByBatch(BatchSpans):
+    """Every batch is a task, whatever the number of workers: a worker would put small batches together otherwise."""
+
+    def __call__(self, parts: int) -> list[tuple[int, int]]:  # noqa: ARG002
+        """As many stretches as there are batches."""
+        return super().__call__(self.samples)
 
 
 class Shuffled(SerialExecutor):
