@@ -145,8 +145,8 @@ def build(config: Config, stage: Say = quiet) -> Experiment:
     room = Capacity.of(Path(config["out"]))
     footprint = StorageEstimate.of(_load(config, algorithm, loaded), config["store"], room)
     notes = [
-        *_nothing_to_measure(algorithm, splits), *_after_the_last_round(config, algorithm, splits),
-        *footprint.notes(room, config["store"]),
+        *_centralized(config), *_nothing_to_measure(algorithm, splits),
+        *_after_the_last_round(config, algorithm, splits), *footprint.notes(room, config["store"]),
     ]  # fmt: skip
     plan = describe(algorithm, config, net, splits, loaded, footprint, notes)
     hold = HOLD if footprint.store == "disk" else None
@@ -305,6 +305,11 @@ def _load(config: Config, algorithm: Algorithm, loaded: Loaded) -> Demand:
         cohort=cohort,
         between=min(clients, cohort * min(config["every"]["checkpoint"], config["rounds"])),
     )
+
+
+def _centralized(config: Config) -> Iterator[str]:
+    if config["centralized"]:
+        yield f"centralized: one client has the samples of all {config['cohort']['clients']:,}."
 
 
 def _nothing_to_measure(algorithm: Algorithm, splits: Sequence[ClientSplit]) -> Iterator[str]:

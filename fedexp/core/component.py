@@ -58,7 +58,10 @@ class Component:
 
     # ------------------------------------------------------------ declare
     def problems(self, facts: Facts) -> Iterable[str]:
-        """Says what does not fit the run, each sentence starting with the field's name. Ranges are in the types."""
+        """Says what does not fit the run, each sentence starting with the field's name. Ranges are in the types.
+
+        A rule about classes as rows of the classifier must refuse classifiers of several layers here.
+        """
         return ()
 
     def note(self) -> str | None:
@@ -116,7 +119,10 @@ class Component:
 
     # ------------------------------------------------------------ server, once a round
     def weigh(self, counts: Tensor) -> Tensor | None:
-        """Weights of the cohort's clients from their class counts [m, C]; None leaves the run's weighting."""
+        """Weights of the cohort's clients from their class counts [m, C]; None leaves the run's weighting.
+
+        A method that is derived for uniform weights (FedDyn) asks for them here: a run may weigh by samples.
+        """
         return None
 
     def serve(self, server: ServerRound) -> dict[str, Tree | dict[int, Tree]] | None:
