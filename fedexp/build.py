@@ -143,7 +143,7 @@ def build(config: Config, stage: Say = quiet) -> Experiment:
     if problems:
         raise ConfigError("\n".join(problems))
     room = Capacity.of(Path(config["out"]))
-    footprint = StorageEstimate.of(_load(config, algorithm, loaded), config["store"], room)
+    footprint = StorageEstimate.of(_load(config, algorithm, loaded, public), config["store"], room)
     notes = [
         *_centralized(config), *_nothing_to_measure(algorithm, splits),
         *_after_the_last_round(config, algorithm, splits), *footprint.notes(room, config["store"]),
@@ -289,13 +289,14 @@ def _facts(config: Config, loaded: Loaded, net: SplitModel, data: FederatedData)
     )
 
 
-def _load(config: Config, algorithm: Algorithm, loaded: Loaded) -> Demand:
+def _load(config: Config, algorithm: Algorithm, loaded: Loaded, public: Samples | None) -> Demand:
     """What the run will carry."""
+    held = [loaded.train, loaded.test, *([] if public is None else [public])]
     clients, fraction = federation(config)
     cohort = cohort_size(clients, fraction)
     up, kept = forecast(algorithm)[1], algorithm.keeps()
     return Demand(
-        data=sum(t.nbytes for samples in (loaded.train, loaded.test) for t in (samples.x, samples.y)),
+        data=sum(t.nbytes for samples in held for t in (samples.x, samples.y)),
         server=nbytes(algorithm.facts.initial) + slot_bytes(algorithm, "server"),
         kept=slot_bytes(algorithm, "client"),
         mail=slot_bytes(algorithm, "mailbox"),

@@ -239,7 +239,7 @@ def nothing_given_is_changed(components: Components, net: Net = tiny_net) -> Non
             state = engine.progress.state
             before = _state_digest(state)
             engine.play(done + 1)
-            _demand(before == _state_digest(state), "a component changed the server's state instead of returning a new")
+            _demand(before == _state_digest(state), "a component wrote into the server's state")
 
 
 def bytes_are_as_declared(components: Components, net: Net = tiny_net) -> None:
