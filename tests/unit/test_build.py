@@ -6,6 +6,7 @@ import torch
 
 from fedexp.build import build
 from fedexp.config.compose import run_id
+from fedexp.display import SilentDisplay
 from fedexp.errors import ConfigError, PartitionError
 from fedexp.partition.base import ClientSplit
 from fedexp.partition.union import union
@@ -77,6 +78,20 @@ def test_public_samples_are_taken_before_anything_is_dealt(configured, more):
 def test_public_samples_must_leave_something_to_test_on(configured):
     with pytest.raises(ConfigError, match=r"public=5000 takes samples out of the test set, which has 359. Use 358 or"):
         build(configured("public=5000"))
+
+
+DISTIL = {"_target_": "tests.unit.server.methods.Distil", "steps": 2, "lr": 0.1, "during": ["local"]}
+
+
+def test_a_methods_server_steps_get_the_runs_public_samples(configured, rundir):
+    with pytest.raises(ConfigError, match=r"component 'distil' needs samples at the server.* Add public=500"):
+        build({**configured(), "algo": {"distil": DISTIL}})
+    experiment = build({**configured("public=40"), "algo": {"distil": DISTIL}})
+    engine = experiment.engine(rundir, SilentDisplay())
+    engine.open()
+    engine.run(experiment.card(rundir))
+    assert engine.progress.state.round == 3
+    assert rows(engine.public) == rows(experiment.public)
 
 
 # ---------------------------------------------------------------- centralized
