@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
@@ -238,6 +238,7 @@ class ServerRound(Bound):
     network: Network
     samples: Samples | None  # see ``public``
     store: Callable[[str, str, Tree | dict[int, Tree]], None]  # component, slot, value
+    heads: Sequence[str]  # components that replace the classifier in tests
     numbers: dict[str, Any] = field(default_factory=dict)  # "component.name"
 
     @property
@@ -268,14 +269,24 @@ class ServerRound(Bound):
     def forward(self, tree: Tree, x: Tensor, *, training: bool = False) -> tuple[Tensor, Tensor]:
         """Features and logits of samples under a whole model, on the device of ``x``, with gradient.
 
-        The logits are the network's own: no component's ``head`` or ``logits`` acts on them. In ``training`` mode batch
-        norm and dropout act as in training, and running statistics are updated inside ``tree``: give it a copy.
+        The logits are those of the network's classifier, so a component that replaces it is refused, and no component's
+        ``logits`` act. In ``training`` mode batch norm and dropout act as in training, and running statistics are
+        updated inside ``tree``: give it a copy.
         """
+        self._refuse_heads()
         return self.network.forward(tree, x, training=training)
 
     def classify(self, tree: Tree, h: Tensor) -> Tensor:
         """The logits of features under the classifier in ``tree``, on the device of ``h``, with gradient."""
+        self._refuse_heads()
         return self.network.classify(tree, h)
+
+    def _refuse_heads(self) -> None:
+        if self.heads:
+            raise PlanError(
+                f"component {self.key!r} runs the network's classifier at the server, which component "
+                f"{self.heads[0]!r} replaces. They cannot be combined."
+            )
 
     @property
     def public(self) -> Samples:

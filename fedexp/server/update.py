@@ -65,6 +65,7 @@ def advance(
         views=slots.views, facts=algorithm.facts, round=state.round, model=state.model, mean=mean,
         delta=sub(pick(mean, layout.shared), state.model), cohort=tuple(weights), weights=weights, reductions=reduced,
         keeping=fold.kept, network=network, samples=public, store=slots.store,
+        heads=[k for k, _ in algorithm.active("eval", "head")],
     )  # fmt: skip
     with seeded(algorithm.facts.seed, "server", state.round):  # for dropout
         _serve(algorithm, turn)

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from fedexp.algos.fedgela import EquiangularHead
 from fedexp.client.network import layout_of, load, tensors
 from fedexp.core.algorithm import Algorithm
 from fedexp.core.component import Component
@@ -374,6 +375,23 @@ def test_weights_and_samples_go_to_the_networks_device_and_answers_come_back():
     here = ServerNetwork(net).forward({n: v.double() if v.is_floating_point() else v for n, v in tensors(net).items()},
                                       PUBLIC.x.double())  # fmt: skip
     assert here[1].dtype == torch.float64  # nothing but what is given takes part
+
+
+@pytest.mark.parametrize(
+    "ask", [lambda s: s.forward(s.model, s.public.x), lambda s: s.classify(s.model, torch.ones(1, 8))]
+)
+def test_a_classifier_that_another_component_replaces_is_not_run(ask):
+    """It was never trained, and its logits would mean nothing."""
+    net = tiny_net()
+
+    @dataclass(frozen=True, kw_only=True)
+    class Asks(Component):
+        def serve(self, server):
+            ask(server)
+
+    algorithm = compiled({"etf": EquiangularHead(), "asks": Asks()}, net)
+    with pytest.raises(PlanError, match=r"component 'asks' runs the network's classifier .* component 'etf' replaces"):
+        after(algorithm, {c: {"model": {}} for c in COHORT}, net, public=PUBLIC)
 
 
 def test_dropout_at_the_server_is_drawn_by_the_seed():
