@@ -110,8 +110,10 @@ class Algorithm:
     def mail(self, state: ServerState, client: int) -> Message:
         """What the server sends to one client alone."""
         boxes = ((n, s) for n, s in self.slots.items() if s.scope == "mailbox" and s.down)
-        found = {n: (s, state.mailboxes[n].get(client)) for n, s in boxes}
-        return {n: s.init(self.init(n, state.model)) if tree is None else tree for n, (s, tree) in found.items()}
+        return {
+            n: box[client] if client in (box := state.mailboxes[n]) else s.init(self.init(n, state.model))
+            for n, s in boxes
+        }
 
     def downlink(self, state: ServerState, client: int) -> Message:
         """All that the server sends to a client."""

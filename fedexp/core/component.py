@@ -131,9 +131,9 @@ class Component:
         All components serve before the first ``update``, so ``server.delta`` is the plain mean minus the model here.
         State of a server optimizer belongs to its place in the chain: set it in ``update``, with ``server.remember``.
         ``server.reduced`` has no entry for an upload that nobody sent. ``server.cohort`` are the clients whose uploads
-        came; the others' share of a mean over all clients is for the method to add. A slot keeps the names and shapes
-        that it begins with: begin with zeros, not with nothing. Return new trees; do not write into those you are
-        given.
+        came; the others' share of a mean over all clients is for the method to add, and a mean that is sent down has a
+        client's own share in it only if the client was in the last cohort. A slot keeps the names and shapes that it
+        begins with: begin with zeros, not with nothing. Return new trees; do not write into those you are given.
         """
         return None
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Slots = Mapping[str, Tree]
 Views = Mapping[str, Slots]  # component -> slot -> value
-NO_PUBLIC = "needs samples at the server, and the run sets none aside. Add public=500, for so many of the test set."
+NO_PUBLIC = "needs samples at the server, which has none. Add public=500 to give it 500 of the test set."
 
 
 @dataclass(frozen=True)

@@ -50,9 +50,10 @@ class ServerNetwork:
             )
         weights = {n: tree[f"{part}.{n}"].to(self.device) for n in own}
         out: Tensor = torch.func.functional_call(module.train(training), weights, (value,))
-        moved = (n for n, _ in module.named_buffers() if weights[n] is not tree[f"{part}.{n}"])
-        for name in moved if training else ():  # what was updated is the copy on our device
-            tree[f"{part}.{name}"].copy_(weights[name])
+        for name, _ in module.named_buffers():
+            given = tree[f"{part}.{name}"]
+            if training and weights[name] is not given:  # what was updated is a copy on our device
+                given.copy_(weights[name])
         return out
 
     @cached_property

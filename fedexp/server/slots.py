@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from fedexp.core.algorithm import Algorithm
-from fedexp.core.state import ServerState, Tree
+from fedexp.core.state import ServerState, Tree, snapshot
 from fedexp.core.views import Slots
 from fedexp.errors import PlanError
 
@@ -39,10 +39,11 @@ class ServerSlots:
         """
         name = f"{key}.{slot}"
         if name in self.slots:
-            self.slots[name] = settled(value, self.slots[name], f"the new value of slot {name!r}")  # type: ignore[arg-type]
+            tree = settled(value, self.slots[name], f"the new value of slot {name!r}")
+            self.slots[name] = snapshot(tree)  # the component may go on to change its own
             self._show(name, self.slots[name])
         elif name in self.mailboxes:
-            self._post(name, value)  # type: ignore[arg-type]
+            self._post(name, value)
         else:
             known = [n.removeprefix(f"{key}.") for n in (*self.slots, *self.mailboxes) if n.startswith(f"{key}.")]
             raise PlanError(
@@ -50,7 +51,7 @@ class ServerSlots:
                 f"({', '.join(known) or 'none'}). Declare it in slots()."
             )
 
-    def _post(self, name: str, mail: dict[int, Tree]) -> None:
+    def _post(self, name: str, mail: Any) -> None:
         box = self.mailboxes[name]
         n_clients = self._algorithm.facts.n_clients
         if strangers := [c for c in mail if c not in range(n_clients)]:
@@ -58,19 +59,21 @@ class ServerSlots:
         like = next(iter(box.values()), None)
         if like is None:
             like = self._algorithm.slots[name].init(self._algorithm.init(name, self._model))
-        box.update({c: settled(tree, like, f"the new mail of {name!r}") for c, tree in mail.items()})
+        box.update({c: snapshot(settled(tree, like, f"the new mail of {name!r}")) for c, tree in mail.items()})
 
     def _show(self, name: str, value: Any) -> None:
         key, _, slot = name.partition(".")
         self._shown[key][slot] = value
 
 
-def settled(tree: Tree, like: Mapping[str, Tensor], what: str) -> Tree:
+def settled(tree: Any, like: Mapping[str, Tensor], what: str) -> Tree:
     """A component's tensors on the CPU and without gradient.
 
     Raises:
         PlanError: If they have other names or shapes than those of ``like``.
     """
+    if not isinstance(tree, Mapping) or not all(isinstance(v, Tensor) for v in tree.values()):
+        raise PlanError(f"{what} must be a dictionary of tensors by name, not {tree!r:.80}.")
     if lost := [n for n in like if n not in tree]:
         raise PlanError(f"{what} has no {lost[0]!r}. It must have all names that it began with.")
     for name, value in tree.items():

@@ -90,7 +90,7 @@ def _update(algorithm: Algorithm, turn: ServerRound) -> Tree:
     statistics: Tree = {}
     for key, component in algorithm.using("update"):
         step = component.update(turn.delta, turn.for_component(key))
-        own = [n for n in layout.statistics if n in step]
+        own = [n for n in layout.statistics if n in (step or ())]
         step = settled(step, pick(turn.model, (*layout.shared, *own)), f"the step that algo.{key}.update returned")
         turn.delta = pick(step, layout.shared)
         statistics |= pick(step, own)

@@ -256,6 +256,16 @@ def test_what_is_remembered_is_seen_at_once_and_kept():
     assert round_with(update, serve, (Slot("v", "server", number(0.0)),)).state.slots["x.v"]["value"] == 11
 
 
+def test_what_is_remembered_is_a_copy():
+    def update(delta, server):
+        live = {"value": torch.ones(())}
+        server.remember("v", live)
+        live["value"] += 1
+        return delta
+
+    assert round_with(update, slots=(Slot("v", "server", number(0.0)),)).state.slots["x.v"]["value"] == 1
+
+
 def test_slots_cannot_be_set_by_assignment():
     def serve(server):
         server.mine["v"] = {"value": torch.zeros(())}
@@ -269,6 +279,8 @@ def test_slots_cannot_be_set_by_assignment():
     [
         ({"value": torch.zeros(3)}, r"slot 'x\.v' has 'value' of the shape \[3\], which must stay \[\]"),
         ({}, r"slot 'x\.v' has no 'value'"),
+        (torch.zeros(()), r"slot 'x\.v' must be a dictionary of tensors by name, not tensor\(0\.\)"),
+        ({"value": 0.0}, r"slot 'x\.v' must be a dictionary of tensors by name, not \{'value': 0\.0\}"),
         (
             {"value": torch.zeros(()), "more": torch.zeros(())},
             r"'x\.v' has 'more', which does not belong .* with value",
@@ -297,6 +309,7 @@ def test_a_mailbox_is_by_client_and_keeps_its_shapes(mail, words):
     ("edit", "words"),
     [
         (lambda d: {n: v for n, v in d.items() if "bias" not in n}, "algo.x.update returned has no 'features.1.bias'"),
+        (lambda d: None, "algo.x.update returned must be a dictionary of tensors by name, not None"),
         (lambda d: {**d, "stray": torch.zeros(1)}, "algo.x.update returned has 'stray', which does not belong to it"),
         (lambda d: {**d, "features.1.bias": torch.zeros(1)}, r"'features.1.bias' of the shape \[1\], .* \[8\]"),
     ],
