@@ -14,7 +14,7 @@ from rich.console import Console
 
 from fedexp import __version__
 from fedexp.config.arguments import sources
-from fedexp.config.compose import Config, checked, composed, run_id, run_path, title
+from fedexp.config.compose import Config, checked, composed, federation, run_id, run_path, title
 from fedexp.core.record import Record
 from fedexp.display import Display, choose, summary
 from fedexp.errors import ConfigError
@@ -203,7 +203,9 @@ def _conclude(experiment: Experiment, rundir: RunDir, engine: Engine, console: C
         },
         "versions": versions(),
     }
-    save_model(rundir, engine.progress.state.model, {"run": result["run"], "title": result["title"]})
+    save_model(
+        rundir, engine.algorithm.released(engine.progress.state), {"run": result["run"], "title": result["title"]}
+    )
     if rundir.result() is None:  # else there is one of an earlier pass, which stays until this pass is done
         rundir.conclude(result)
     try:
@@ -230,7 +232,7 @@ def final_settings(config: Config) -> dict[str, Any]:
     from fedexp.build import make
 
     protocol: EvaluationProtocol = make(config["evaluate"])
-    return protocol.final_settings(config["cohort"]["clients"])
+    return protocol.final_settings(federation(config)[0])
 
 
 def _seconds(engine: Engine, setup: float) -> dict[str, float]:

@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedexp.client.loops import accelerators, available
+from fedexp.client.loops import accelerators, available, first_device
 from fedexp.client.module import Local
-from fedexp.client.network import classify, layout_of, tensors
+from fedexp.client.network import layout_of, tensors
 from fedexp.client.optim import OptimizerFactory, configured, misfits
 from fedexp.client.worker import Faults
 from fedexp.config import targets
-from fedexp.config.compose import Config, checked, run_id, title
+from fedexp.config.compose import Config, checked, federation, run_id, title
 from fedexp.config.settings import Every
 from fedexp.core.algorithm import Algorithm
 from fedexp.core.component import Component
@@ -38,10 +38,12 @@ from fedexp.evaluate.tester import BatchSpans, batch_size
 from fedexp.execute.base import Blueprint, Say, quiet
 from fedexp.models.split import SplitModel
 from fedexp.partition.base import ClientSplit, split
+from fedexp.partition.union import union
 from fedexp.runs.checkpoint import Checkpoint
 from fedexp.runs.directory import RunDir
 from fedexp.runs.plan import Plan, describe, forecast, slot_bytes
 from fedexp.runs.storage_estimate import HOLD, Capacity, Demand, StorageEstimate
+from fedexp.server.network import ServerNetwork
 from fedexp.server.sampler import ClientDropouts, UniformSampler, cohort_size
 from fedexp.server.update import Weighting
 from fedexp.system.memory import afford
@@ -64,6 +66,7 @@ class Experiment:
     protocol: EvaluationProtocol
     plan: Plan
     hold: int | None  # bytes of clients' slots in memory; None for all
+    public: Samples | None = None  # the server's own
 
     def engine(self, rundir: RunDir, display: Display) -> Engine:
         """The engine, with its worker, executor and tracker."""
@@ -84,7 +87,8 @@ class Experiment:
         return Engine(
             algorithm=self.algorithm,
             executor=make(config["executor"], blueprint=blueprint, say=display.note),
-            classify=partial(classify, self.net),
+            network=ServerNetwork(self.net, first_device(config["loop"]["accelerator"])),
+            public=self.public,
             tests=BatchSpans(len(test.y), batch_size(test.x[0].numel())),
             sampler=_sampler(config),
             mishaps=ClientDropouts(config["seed"], **config["mishaps"]),
@@ -127,7 +131,8 @@ def build(config: Config, stage: Say = quiet) -> Experiment:
     data_source, components, protocol = parts(config)
     problems: list[str] = []
     stage(f"reading {config.get('choices', {}).get('data', 'data')}")
-    loaded: Loaded = _pool(_loaded(data_source), config["pool"])
+    loaded, public = _set_aside(_loaded(data_source), config["public"], config["seed"])
+    loaded = _pool(loaded, config["pool"])
     splits: list[ClientSplit] = []
     try:
         loaded, splits = _deal(config, loaded)
@@ -146,14 +151,15 @@ def build(config: Config, stage: Say = quiet) -> Experiment:
     if problems:
         raise ConfigError("\n".join(problems))
     room = Capacity.of(Path(config["out"]))
-    footprint = StorageEstimate.of(_load(config, algorithm, loaded), config["store"], room)
+    footprint = StorageEstimate.of(_load(config, algorithm, loaded, public), config["store"], room)
     unlike_paper = list(_unlike_the_paper(algorithm, config["weighting"], protocol))
     notes = [
-        *unlike_paper, *_nothing_to_measure(algorithm, splits),
+        *unlike_paper, *_centralized(config), *_nothing_to_measure(algorithm, splits),
         *_after_the_last_round(config, algorithm, protocol, splits), *footprint.notes(room, config["store"]),
     ]  # fmt: skip
     plan = describe(algorithm, config, net, splits, loaded, footprint, unlike_paper, notes)
-    return Experiment(config, data, splits, net, algorithm, protocol, plan, HOLD if footprint.store == "disk" else None)
+    hold = HOLD if footprint.store == "disk" else None
+    return Experiment(config, data, splits, net, algorithm, protocol, plan, hold, public)
 
 
 def parts(config: Config) -> tuple[Source, dict[str, Component], EvaluationProtocol]:
@@ -211,7 +217,7 @@ def _frozen(value: Any) -> Any:
 def _sampler(config: Config) -> UniformSampler:
     cohort = config["cohort"]
     seed = config["seed"] if cohort["seed"] is None else cohort["seed"]
-    return UniformSampler(seed, cohort["clients"], cohort["fraction"])
+    return UniformSampler(seed, *federation(config))
 
 
 def _loaded(source: Source) -> Loaded:
@@ -219,6 +225,21 @@ def _loaded(source: Source) -> Loaded:
         return identified(source.load())
     except (MemoryError, OverflowError) as cause:
         raise ConfigError(f"data: the data set does not fit into memory ({cause}). Make it smaller.") from cause
+
+
+def _set_aside(loaded: Loaded, count: int, seed: int) -> tuple[Loaded, Samples | None]:
+    """Draws the server's own samples, and takes them out of the test set before anybody gets one of it."""
+    if not count:
+        return loaded, None
+    there = len(loaded.test)
+    if count >= there:
+        raise ConfigError(
+            f"public={count} takes samples out of the test set, which has {there:,}. Use {there - 1} or fewer."
+        )
+    drawn = torch.from_numpy(numpy_rng(seed, "public").permutation(there))
+    aside, rest = drawn[:count].sort().values, drawn[count:].sort().values
+    owners = None if loaded.test_owners is None else loaded.test_owners[rest]
+    return replace(loaded, test=loaded.test.select(rest), test_owners=owners), loaded.test.select(aside)
 
 
 def _pool(loaded: Loaded, pool: str) -> Loaded:
@@ -253,7 +274,7 @@ def _deal(config: Config, loaded: Loaded) -> tuple[Loaded, list[ClientSplit]]:
             )
         held = np.sort(np.concatenate([s.test for s in splits]))
         loaded = replace(loaded, test=loaded.train.select(torch.from_numpy(held)))
-    return loaded, splits
+    return loaded, [union(splits)] if config["centralized"] else splits
 
 
 def _network(config: Config, loaded: Loaded) -> SplitModel:
@@ -272,26 +293,29 @@ def _network(config: Config, loaded: Loaded) -> SplitModel:
 
 
 def _facts(config: Config, loaded: Loaded, net: SplitModel, data: FederatedData) -> Facts:
+    clients, fraction = federation(config)
     return Facts(
         seed=config["seed"],
         rounds=config["rounds"],
-        fraction=config["cohort"]["fraction"],
-        n_clients=config["cohort"]["clients"],
+        fraction=fraction,
+        n_clients=clients,
         n_classes=loaded.spec.n_classes,
         feature_dim=net.feature_dim,
         layout=layout_of(net),
         counts=data.counts,
         initial=snapshot(tensors(net)),
+        public=config["public"],
     )
 
 
-def _load(config: Config, algorithm: Algorithm, loaded: Loaded) -> Demand:
+def _load(config: Config, algorithm: Algorithm, loaded: Loaded, public: Samples | None) -> Demand:
     """What the run will carry."""
-    clients = config["cohort"]["clients"]
-    cohort = cohort_size(clients, config["cohort"]["fraction"])
+    held = [loaded.train, loaded.test, *([] if public is None else [public])]
+    clients, fraction = federation(config)
+    cohort = cohort_size(clients, fraction)
     up, kept = forecast(algorithm)[1], algorithm.keeps()
     return Demand(
-        data=sum(t.nbytes for samples in (loaded.train, loaded.test) for t in (samples.x, samples.y)),
+        data=sum(t.nbytes for samples in held for t in (samples.x, samples.y)),
         server=nbytes(algorithm.facts.initial) + slot_bytes(algorithm, "server"),
         kept=slot_bytes(algorithm, "client"),
         mail=slot_bytes(algorithm, "mailbox"),
@@ -314,6 +338,11 @@ def _unlike_the_paper(algorithm: Algorithm, weighting: Weighting, protocol: Eval
             yield "algo: {}'s paper has {}; this run has {}.".format(paper.name, *has)
 
 
+def _centralized(config: Config) -> Iterator[str]:
+    if config["centralized"]:
+        yield f"centralized: one client has the samples of all {config['cohort']['clients']:,}."
+
+
 def _nothing_to_measure(algorithm: Algorithm, splits: Sequence[ClientSplit]) -> Iterator[str]:
     if not algorithm.global_view and not any(len(s.test) for s in splits):
         yield (
@@ -330,7 +359,7 @@ def _after_the_last_round(
         return
     again, epochs = len(protocol.final_clients(algorithm.facts)), protocol.finetune_epochs_for(algorithm)
     more = again + (epochs is not None) * len(splits)
-    rounds = config["rounds"] * cohort_size(config["cohort"]["clients"], config["cohort"]["fraction"])
+    rounds = config["rounds"] * cohort_size(*federation(config))
     if again > LARGE_FINAL * (rounds + more):
         fewer = ", and evaluate.all_clients=100 takes 100 of them" if again > 100 else ""
         yield (

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-
-from torch import Tensor
+from typing import Any
 
 from fedexp.client.module import ClientResult, Job
 from fedexp.config.settings import Every
 from fedexp.core.algorithm import Algorithm, Private
 from fedexp.core.record import Record
-from fedexp.core.state import Message, Tree, digest, fingerprints, sizes
+from fedexp.core.state import Message, digest, fingerprints, sizes
+from fedexp.data.source import Samples
 from fedexp.display import Display
 from fedexp.errors import CheckpointError
 from fedexp.evaluate.metrics import aggregation, mean_of_each
@@ -30,6 +30,7 @@ from fedexp.runs.directory import RunDir
 from fedexp.runs.ledger import Ledger
 from fedexp.runs.rows import Row, client_columns, client_row
 from fedexp.server.aggregate import Fold, blocks
+from fedexp.server.network import ServerNetwork
 from fedexp.server.sampler import ClientDropouts, UniformSampler, largest_first
 from fedexp.server.update import Weighting, advance, cohort_weights
 from fedexp.system import signals
@@ -55,6 +56,7 @@ class Work:
     round: int
     fold: Fold  # their uploads, summed
     results: Mapping[int, ClientResult]  # without messages; who dropped out or failed included
+    numbers: Mapping[str, Any] = field(default_factory=dict)  # that components recorded at the server
 
 
 @dataclass
@@ -67,7 +69,7 @@ class Engine:
 
     algorithm: Algorithm
     executor: Executor
-    classify: Callable[[Tree, Tensor], Tensor]
+    network: ServerNetwork
     tests: BatchSpans
     sampler: UniformSampler
     mishaps: ClientDropouts
@@ -79,6 +81,7 @@ class Engine:
     checkpoint: Checkpoint
     tracker: Tracker
     display: Display
+    public: Samples | None = None  # the server's own
     plain: Blueprint | None = None  # of workers that do plain local training, for protocols that ask for it
     progress: RunProgress = field(init=False)
     ledger: Ledger = field(default_factory=Ledger)
@@ -136,7 +139,7 @@ class Engine:
         sent = self.send(t)  # draws and weighs the cohort; bytes down are counted here
         with self.answers(self.tasks(sent), len(sent.blocks), sent.broadcast) as answers:
             work = self.collect(sent, answers)  # uploads are summed as they come; bytes up are counted here
-        self.update(sent, work)  # the server's step
+        work = self.update(sent, work)  # the server's step
         score = self.test_server() if self.is_due(t) else None
         self.commit(work, score)  # rows, record; then a checkpoint if it is time
 
@@ -193,18 +196,24 @@ class Engine:
                 results[result.client] = replace(result, private={})  # stored, then forgotten
         return Work(sent.round, fold, {client: results[client] for client in sorted(results)})
 
-    def update(self, sent: Sent, work: Work) -> None:
-        """The server's step, with the weights of the clients that answered; without any, the model stays."""
+    def update(self, sent: Sent, work: Work) -> Work:
+        """The server's step, with the weights of the clients that answered; without any, the model stays.
+
+        Returns the work with the numbers that components recorded at the server.
+        """
         state, weights = self.progress.state, sent.weights
         there = [client for client in weights if work.results[client].error is None]
         share = 1.0 if len(there) == len(weights) else sum(weights[client] for client in there)
+        numbers: dict[str, Any] = {}
         with self.timed("aggregate"):
             if share:
                 normal = {client: weights[client] / share for client in there}
-                state = advance(self.algorithm, state, normal, work.fold, self.classify, share)
+                new = advance(self.algorithm, state, normal, work.fold, self.network, share, self.public)
+                state, numbers = new.state, new.numbers
             else:
                 state = replace(state, round=sent.round + 1)
         self.progress.state = state
+        return replace(work, numbers=numbers)
 
     def is_due(self, t: int) -> bool:
         """Whether a round is evaluated."""
@@ -259,13 +268,13 @@ class Engine:
         if score is not None:
             record["aggregation"] = aggregation(score)
             if self.protocol.keeps_best and self._is_best(score):
-                self.progress.best = dict(self.progress.state.model)
+                self.progress.best = self.algorithm.released(self.progress.state)
         with self.timed("evaluate"):
             personal = self.protocol.personal(self.measurement, work.results)
         if personal:
             record["personalization"] = personal
         record["terms"] = mean_of_each(r.terms for r in work.results.values())
-        if numbers := mean_of_each(r.numbers for r in work.results.values()):
+        if numbers := {**mean_of_each(r.numbers for r in work.results.values()), **work.numbers}:
             record["numbers"] = numbers
         record["bytes"] = {"up": self.ledger.up, "down": self.ledger.down}
         elapsed = self.progress.seconds.get("elapsed", 0.0) + time.perf_counter() - self._since

@@ -25,7 +25,6 @@ def play_overlapped(engine: Engine, rounds: range) -> None:
             if last is not None:
                 engine.commit(last, engine.pooled(islice(answers, len(tests))))
             work = engine.collect(sent, answers)
-        engine.update(sent, work)
-        last = work
+        last = engine.update(sent, work)
     if last is not None:
         engine.commit(last, engine.test_server() if engine.is_due(last.round) else None)

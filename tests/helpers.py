@@ -25,7 +25,7 @@ from fedexp.display import SilentDisplay
 from fedexp.engine import Engine
 from fedexp.runs.directory import RunDir
 from fedexp.server.aggregate import Fold
-from fedexp.server.update import advance, cohort_weights
+from fedexp.server.update import Advanced, advance, cohort_weights
 from fedexp.testing import trial_after
 
 TINY = (
@@ -103,11 +103,22 @@ def served(
     engine: Engine | None = None,
 ) -> ServerState:
     """The server after a round with these uploads, in the order given."""
+    return advanced(components, uplinks, state=state, engine=engine).state
+
+
+def advanced(
+    components: Components,
+    uplinks: Mapping[int, Message],
+    *,
+    state: ServerState | None = None,
+    engine: Engine | None = None,
+) -> Advanced:
+    """The same with the numbers that were recorded."""
     engine = engine or trial_after(components, rounds=0)
     weights = cohort_weights(engine.algorithm, "samples", list(uplinks))
     return advance(
         engine.algorithm, state or engine.progress.state, weights, folded(engine.algorithm, weights, uplinks),
-        engine.classify,
+        engine.network, public=engine.public,
     )  # fmt: skip
 
 

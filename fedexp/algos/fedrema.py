@@ -27,6 +27,8 @@ class RelativityHeads(Component):
     when the mean gap falls to ``delta`` times its largest (eq. 9), which takes effect in the next round; from then on
     classifiers are averaged by G (eq. 10). ``delta: 0`` never ends it (table 5, "+MDS").
 
+    A round's record says whether the period was open (``open``) and, if so, each client's gap, by id (``gaps``).
+
     A client that was not in the cohort keeps the classifier last made for it; a new one gets the initial classifier.
 
     Deviations: peers are the clients above the gap, and the gap between a client and itself is not looked at; as
@@ -81,6 +83,7 @@ class RelativityHeads(Component):
         heads = dict(sorted(server.kept["head"].items()))
         ids = torch.tensor(list(heads))
         chosen, period = server.mine["chosen"]["value"], server.mine["period"]
+        server.record("open", period["open"])
         if not period["open"]:
             return {"head": mixed(heads, chosen[ids][:, ids])}
         if len(heads) < 3:
@@ -90,6 +93,7 @@ class RelativityHeads(Component):
         chosen = chosen.clone()
         chosen[ids[:, None], ids] += peers
         gap = gaps.mean().float()
+        server.record("gaps", gaps)
         largest = torch.maximum(period["largest"], gap)
         still = (gap > self.delta * largest) | (gap >= largest)
         return {

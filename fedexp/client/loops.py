@@ -136,6 +136,12 @@ def accelerators(accelerator: str) -> int:
     return torch.accelerator.device_count() if accelerator != "cpu" and torch.accelerator.is_available() else 0
 
 
+def first_device(accelerator: str) -> torch.device:
+    """Where the first worker's network and data live."""
+    there = torch.accelerator.current_accelerator() if accelerators(accelerator) else None
+    return torch.device("cpu") if there is None else torch.device(there.type, 0)
+
+
 def _device(accelerator: str, number: int) -> int | list[int]:
     """The device of the worker with this number; workers are dealt out in turn."""
     count = accelerators(accelerator)

@@ -69,15 +69,6 @@ def layout_of(net: SplitModel) -> Layout:
     return Layout(parameters, buffers, {"all": names, "none": frozenset(), "norm": norm, **parts})
 
 
-def classify(net: SplitModel, tree: Tree, features: Tensor) -> Tensor:
-    """The network's classifier under given weights."""
-    prefix = "classifier."
-    own = {n.removeprefix(prefix): v for n, v in tree.items() if n.startswith(prefix)}
-    with torch.no_grad():
-        logits: Tensor = torch.func.functional_call(net.classifier, own, (features,))
-    return logits
-
-
 class FrozenCopies:
     """Copies of a network in evaluation mode for teachers and anchors. Made when first needed, then used again."""
 

@@ -137,8 +137,9 @@ class Worker:
         """Tests the server's model on a stretch of the global test set, batch by batch."""
         message = self._moved(broadcast, self._device)
         views = self.algorithm.views(self._constants, message)
+        weights = self.algorithm.compose(message["model"], View(views, None, self.algorithm.facts), "released")
         samples = Samples(self.data.test.x[slice(*span)], self.data.test.y[slice(*span)])
-        return self._tester.scores(message["model"], samples, views, None)
+        return self._tester.scores(weights, samples, views, None)
 
     # ------------------------------------------------------------ parts of a round
     def _folded(

@@ -244,6 +244,12 @@ def run_path(config: Config) -> Path:
     return Path(config["out"], config["name"], run_id(config))
 
 
+def federation(config: Config) -> tuple[int, float]:
+    """Clients, and the share of them in a round; with ``centralized`` one client, which is in every round."""
+    cohort = config["cohort"]
+    return (1, 1.0) if config.get("centralized") else (cohort["clients"], cohort["fraction"])
+
+
 def title(config: Config) -> str:
     """A run in a few words."""
     choices = config["choices"]

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import Field, dataclass, field, fields, is_dataclass
 from typing import Any, Literal
 
-from fedexp.core.ranges import Count, Epochs, FolderName, Positive, Seconds, Share, ShareAbove0, Text
+from fedexp.core.ranges import Count, CountOr0, Epochs, FolderName, Positive, Seconds, Share, ShareAbove0, Text
 
 
 def setting(default: Any, doc: str, *, changes_numbers: bool = True, as_before: Any = ...) -> Any:
@@ -83,6 +83,12 @@ class Settings:
     )
     pool: Literal["train", "all"] = setting(
         "train", "deal out the training set, or training and test set together (FedReMa)"
+    )
+    public: CountOr0 = setting(
+        0, "samples of the server's own, taken out of the test set by the seed; for methods that distil", as_before=0
+    )
+    centralized: bool = setting(
+        False, "true: deal out as usual, then one client gets everything, tests too", as_before=False
     )
     every: Every = group(Every)
     out: Text = setting("multirun", "root of the run directories", changes_numbers=False)

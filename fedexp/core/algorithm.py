@@ -11,11 +11,11 @@ from fedexp.config.schema import problems_of
 from fedexp.core.component import Component, Phase, overrides
 from fedexp.core.seeding import torch_rng
 from fedexp.core.state import Init, Layout, Message, ServerState, Slot, Tree, Upload
-from fedexp.core.views import Facts, View, Views
+from fedexp.core.views import NO_PUBLIC, Facts, View, Views
 from fedexp.errors import PlanError
 
 PER_STEP = ("head", "logits", "loss", "grads")
-SEAMS = ("private", "plan", "start", *PER_STEP, "finish", "uplink", "weigh", "serve", "update", "view")
+SEAMS = ("private", "plan", "start", *PER_STEP, "finish", "uplink", "weigh", "serve", "update", "released", "view")
 
 Components = Mapping[str, Component]
 Private = dict[str, Tree]  # "component.slot"; what a client keeps between rounds
@@ -44,7 +44,7 @@ class Algorithm:
         facts = replace(facts, layout=_share(facts.layout, ordered))
         slots = {f"{k}.{s.name}": s for k, c in ordered.items() for s in c.slots()}
         uploads = {f"{k}.{u.name}": u for k, c in ordered.items() for u in c.uploads()}
-        problems = [*_out_of_range(ordered, facts), *_misfits(ordered, phases, slots)]
+        problems = [*_out_of_range(ordered, facts), *_misfits(ordered, phases, slots), *_without_public(ordered, facts)]
         if problems:
             raise PlanError("\n".join(problems))
         constants = {n: s.init(_init(facts, n)) for n, s in slots.items() if s.scope == "constant"}
@@ -110,7 +110,10 @@ class Algorithm:
     def mail(self, state: ServerState, client: int) -> Message:
         """What the server sends to one client alone."""
         boxes = ((n, s) for n, s in self.slots.items() if s.scope == "mailbox" and s.down)
-        return {n: state.mailboxes[n].get(client) or s.init(self.init(n, state.model)) for n, s in boxes}
+        return {
+            n: box[client] if client in (box := state.mailboxes[n]) else s.init(self.init(n, state.model))
+            for n, s in boxes
+        }
 
     def downlink(self, state: ServerState, client: int) -> Message:
         """All that the server sends to a client."""
@@ -128,11 +131,15 @@ class Algorithm:
         return {k: {n.split(".", 1)[1]: t for n, t in merged.items() if n.startswith(k + ".")} for k in self.components}
 
     def compose(self, weights: Tree, view: View, *seams: str) -> Tree:
-        """Folds ``start`` or ``view`` over the components."""
+        """Folds ``start``, ``view`` or ``released`` over the components."""
         for seam in seams:
             for key, component in self.using(seam):
                 weights = getattr(component, seam)(weights, view.for_component(key))
         return weights
+
+    def released(self, state: ServerState) -> Tree:
+        """The server's whole model as it is tested, saved and fine-tuned."""
+        return self.compose(state.model, View(self.views(self.constants, state.slots), None, self.facts), "released")
 
 
 # ---------------------------------------------------------------- compiling
@@ -173,6 +180,11 @@ def _share(layout: Layout, components: Components) -> Layout:
 def _out_of_range(components: Components, facts: Facts) -> Iterable[str]:
     for key, component in components.items():
         yield from (f"algo.{key}.{problem}" for problem in (*problems_of(component), *component.problems(facts)))
+
+
+def _without_public(components: Components, facts: Facts) -> Iterable[str]:
+    if not facts.public:
+        yield from (f"component {key!r} {NO_PUBLIC}" for key, c in components.items() if c.needs_public)
 
 
 def _misfits(components: Components, phases: tuple[Phase, ...], slots: Mapping[str, Slot]) -> Iterable[str]:

@@ -65,10 +65,14 @@ class Component:
     needs_sgd: ClassVar[bool] = False  # reads LocalRound.normaliser of the phases in ``during``, which other rules lack
     personal: ClassVar[bool] = False  # the method gives clients a model of their own
     global_view: ClassVar[bool] = True  # False: the server's model is incomplete and is not tested
+    needs_public: ClassVar[bool] = False  # True: refused without the setting ``public``; see ``ServerRound.public``
 
     # ------------------------------------------------------------ declare
     def problems(self, facts: Facts) -> Iterable[str]:
-        """Says what does not fit the run, each sentence starting with the field's name. Ranges are in the types."""
+        """Says what does not fit the run, each sentence starting with the field's name. Ranges are in the types.
+
+        A rule about classes as rows of the classifier must refuse classifiers of several layers here.
+        """
         return ()
 
     def note(self) -> str | None:
@@ -126,18 +130,41 @@ class Component:
 
     # ------------------------------------------------------------ server, once a round
     def weigh(self, counts: Tensor) -> Tensor | None:
-        """Weights of the cohort's clients from their class counts [m, C]; None leaves the run's weighting."""
+        """Weights of the cohort's clients from their class counts [m, C]; None leaves the run's weighting.
+
+        A method that is derived for uniform weights (FedDyn) asks for them here: a run may weigh by samples.
+        """
         return None
 
-    def serve(self, server: ServerRound) -> dict[str, Tree | dict[int, Tree]]:
-        """New values of server slots and mailboxes (by client id). Combined by union, needs first."""
-        return {}
+    def serve(self, server: ServerRound) -> dict[str, Tree | dict[int, Tree]] | None:
+        """New values of server slots and mailboxes (by client id). Combined by union, needs first.
+
+        All components serve before the first ``update``, so ``server.delta`` is the plain mean minus the model here.
+        State of a server optimizer belongs to its place in the chain: set it in ``update``, with ``server.remember``.
+        ``server.reduced`` has no entry for an upload that nobody sent. ``server.cohort`` are the clients whose uploads
+        came; the others' share of a mean over all clients is for the method to add, and a mean that is sent down has a
+        client's own share in it only if the client was in the last cohort. A slot keeps the names and shapes that it
+        begins with: begin with zeros, not with nothing. Return new trees; do not write into those you are given.
+        """
+        return None
 
     def update(self, delta: Tree, server: ServerRound) -> Tree:
-        """Edits the server's step, mean minus model, on the travelling parameters. Combined by chaining."""
+        """Edits the server's step, mean minus model, on the travelling parameters. Combined by chaining.
+
+        ``delta`` (and ``server.delta``) is what the components before have made of it. Return a step for every name in
+        it. Running statistics are not in it, so no server optimizer can spoil a variance: they become the clients'
+        mean, unless a step for them (new minus ``server.model``) is returned too; the last component to do so counts.
+        """
         return delta
 
     # ------------------------------------------------------------ test
+    def released(self, weights: Tree, view: View) -> Tree:
+        """The server's whole model as it is tested, saved and fine-tuned, where that is not the one it sends.
+
+        Combined by chaining. ``view`` shows server slots and constants; its ``info`` is None.
+        """
+        return weights
+
     def view(self, weights: Tree, view: View) -> Tree:
         """The weights a client would use for itself. Combined by chaining."""
         return weights

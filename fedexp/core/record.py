@@ -2,8 +2,26 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
+
+from fedexp.errors import PlanError
 
 Record = dict[str, Any]
 """``round`` (from 1) and, where they make sense, ``aggregation``, ``personalization``, ``terms``, ``bytes`` and
 ``seconds``. A metric that makes no sense for a method is absent."""
+
+
+def plain_numbers(value: Any, where: str) -> Any:
+    """A number or a (nested) list of numbers, for a record; tensors and arrays become lists.
+
+    Raises:
+        PlanError: If there is anything else in it, or a number that is not finite.
+    """
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    if isinstance(value, list | tuple):
+        return [plain_numbers(v, where) for v in value]
+    if isinstance(value, int | float) and math.isfinite(value):
+        return value
+    raise PlanError(f"record: {where} is {value!r}; only finite numbers and lists of them can be recorded.")

@@ -11,7 +11,7 @@ import numpy as np
 from rich.console import Console
 
 from fedexp.config.arguments import taken_apart
-from fedexp.config.compose import Config, composed
+from fedexp.config.compose import Config, composed, federation
 from fedexp.display.command import Parser, perform
 from fedexp.display.console import open_console
 from fedexp.errors import ConfigError, FedexpError
@@ -73,7 +73,7 @@ def _title(config: Config) -> str:
     settings = {k: v for k, v in config["partition"].items() if k not in ("_target_", "holdout", "seed")}
     seed = config["seed"] if config["partition"]["seed"] is None else config["partition"]["seed"]
     inside = ", ".join(f"{k}={shorten(str(v), LONGEST)}" for k, v in settings.items() if v is not None)
-    clients = f"{config['cohort']['clients']} clients"
+    clients = f"{federation(config)[0]} clients"
     return f"{choices['data']} · {choices['partition']} ({inside}) · {clients} · seed {seed}"
 
 
@@ -135,7 +135,7 @@ def _origin(config: Config) -> dict[str, Any]:
         "data": config["choices"]["data"],
         "pool": config["pool"],
         "partition": {"name": config["choices"]["partition"], **partition},
-        "clients": config["cohort"]["clients"],
+        "clients": federation(config)[0],
         "seed": config["seed"],
     }
 

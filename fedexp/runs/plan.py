@@ -61,8 +61,8 @@ def describe(
     """Says what would run."""
     summary = summarise(splits, loaded.train.y.numpy(), algorithm.facts.n_classes)
     down, up = forecast(algorithm)
-    cohort = cohort_size(config["cohort"]["clients"], config["cohort"]["fraction"])
-    layout = algorithm.facts.layout
+    facts = algorithm.facts
+    cohort, layout = cohort_size(facts.n_clients, facts.fraction), facts.layout
     notes = [f"algo.{k}: {n}" for k, c in algorithm.components.items() if (n := c.note())]
     content = {
         "components": {k: type(c).__name__ for k, c in algorithm.components.items()},
@@ -77,7 +77,8 @@ def describe(
         "bytes_per_round": {"down": cohort * sum(down.values()), "up": cohort * sum(up.values())},
         "bytes_kept_per_client": slot_bytes(algorithm, "client"),
         "footprint": footprint.as_dict(),
-        "cohort": {"clients": config["cohort"]["clients"], "per_round": cohort},
+        "cohort": {"clients": facts.n_clients, "per_round": cohort},
+        "public": facts.public,
         "rounds": config["rounds"],
         "parameters": {
             "total": sum(p.numel() for p in net.parameters()),
@@ -143,6 +144,8 @@ def _tables(content: dict[str, Any]) -> list[Table]:
     numbers.add_row("parameters", f"{parameters['total']:,} ({parameters['shared']:,} travel)")
     numbers.add_row("cohort", f"{content['cohort']['per_round']} of {content['cohort']['clients']} clients")
     numbers.add_row("rounds", str(content["rounds"]))
+    if content["public"]:
+        numbers.add_row("public samples", f"{content['public']:,} of the test set, at the server")
     per_round = content["bytes_per_round"]
     numbers.add_row("bytes per round", f"{human_bytes(per_round['down'])} down, {human_bytes(per_round['up'])} up")
     footprint = content["footprint"]

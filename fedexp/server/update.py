@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import torch
-from torch import Tensor
 
 from fedexp.core.algorithm import Algorithm
-from fedexp.core.state import ServerState, Tree, add, pick, sub, zeros_like
-from fedexp.core.views import ServerRound
+from fedexp.core.seeding import seeded
+from fedexp.core.state import ServerState, Tree, pick, sub
+from fedexp.core.views import Network, ServerRound
+from fedexp.data.source import Samples
 from fedexp.server.aggregate import Fold
+from fedexp.server.slots import ServerSlots, settled
 
 Weighting = Literal["uniform", "samples"]
 
@@ -26,60 +29,69 @@ def cohort_weights(algorithm: Algorithm, weighting: Weighting, cohort: Sequence[
     return dict(zip(cohort, normal.tolist(), strict=True))
 
 
+@dataclass(frozen=True)
+class Advanced:
+    """The server after a round, and the numbers that its steps recorded."""
+
+    state: ServerState
+    numbers: dict[str, Any]  # "component.name"
+
+
 def advance(
     algorithm: Algorithm,
     state: ServerState,
     weights: Mapping[int, float],
     fold: Fold,
-    classify: Callable[[Tree, Tensor], Tensor],
+    network: Network,
     share: float = 1.0,
-) -> ServerState:
-    """The server after a round.
+    public: Samples | None = None,
+) -> Advanced:
+    """The server's side of a round: all components serve, then the chain of updates makes the step of the model.
 
     Args:
         algorithm: Whose components serve and update.
         state: The server before it; not changed.
         weights: Of the clients that took part, summing to one.
         fold: Their uploads.
-        classify: The network's classifier under given weights.
+        network: The run's network under any weights.
         share: The sum of the weights that the uploads were weighted with; less than one if clients were left out.
+        public: The server's own samples, if it has any.
     """
-    reduced = {n: m.result(share) for n, m in fold.means.items()}
-    mean, layout = reduced.pop("model"), algorithm.facts.layout
-    delta = sub(pick(mean, layout.shared), state.model) if mean else zeros_like(pick(state.model, layout.shared))
-    slots: dict[str, Tree] = dict(state.slots)
-    mailboxes = {n: dict(box) for n, box in state.mailboxes.items()}
-    views = {k: _server_slots(k, slots, mailboxes, algorithm.constants) for k in algorithm.components}
+    layout = algorithm.facts.layout
+    reduced = {n: m.result(share) for n, m in fold.means.items() if m.fed}
+    mean = reduced.pop("model", None) or pick(state.model, algorithm.travelling)
+    slots = ServerSlots(algorithm, state)
     turn = ServerRound(
-        views=views, facts=algorithm.facts, round=state.round, model=state.model, delta=delta, cohort=tuple(weights),
-        weights=weights, reductions={n: t for n, t in reduced.items() if t}, keeping=fold.kept, classify=classify,
+        views=slots.views, facts=algorithm.facts, round=state.round, model=state.model, mean=mean,
+        delta=sub(pick(mean, layout.shared), state.model), cohort=tuple(weights), weights=weights, reductions=reduced,
+        keeping=fold.kept, network=network, samples=public, store=slots.store,
+        heads=[k for k, _ in algorithm.active("eval", "head")],
     )  # fmt: skip
+    with seeded(algorithm.facts.seed, "server", state.round):  # for dropout
+        _serve(algorithm, turn)
+        statistics = _update(algorithm, turn)
+    moved = {n: (d + state.model[n]).to(state.model[n].dtype) for n, d in {**turn.delta, **statistics}.items()}
+    new = {**state.model, **pick(mean, layout.statistics), **moved}
+    return Advanced(ServerState(state.round + 1, new, slots.slots, slots.mailboxes), turn.numbers)
+
+
+def _serve(algorithm: Algorithm, turn: ServerRound) -> None:
     for key, component in algorithm.using("serve"):
-        for name, value in component.serve(turn.for_component(key)).items():
-            _store(f"{key}.{name}", value, slots, mailboxes)
-        views[key] = _server_slots(key, slots, mailboxes, algorithm.constants)
+        for slot, value in (component.serve(turn.for_component(key)) or {}).items():
+            turn.remember(slot, value)
+
+
+def _update(algorithm: Algorithm, turn: ServerRound) -> Tree:
+    """Chains the updates: ``turn.delta`` becomes the step of the parameters. Returns the steps of statistics, if any.
+
+    The statistics of one component are not shown to the next: server optimizers must leave them alone.
+    """
+    layout = algorithm.facts.layout
+    statistics: Tree = {}
     for key, component in algorithm.using("update"):
-        delta = component.update(delta, turn.for_component(key))
-    moved = add(delta, state.model)
-    statistics = pick(mean, layout.statistics) if mean else {}
-    return ServerState(state.round + 1, {**state.model, **moved, **statistics}, slots, mailboxes)
-
-
-def _server_slots(
-    key: str, slots: Mapping[str, Tree], mailboxes: Mapping[str, dict[int, Tree]], constants: Mapping[str, Tree]
-) -> dict[str, Tree]:
-    """A component's slots as the server sees them; a mailbox is shown whole, by client id."""
-    prefix = key + "."
-    everything = {**constants, **slots, **mailboxes}
-    return {n.removeprefix(prefix): v for n, v in everything.items() if n.startswith(prefix)}  # type: ignore[misc]
-
-
-def _store(
-    name: str, value: Tree | dict[int, Tree], slots: dict[str, Tree], mailboxes: dict[str, dict[int, Tree]]
-) -> None:
-    if name in mailboxes:
-        mailboxes[name].update(value)  # type: ignore[arg-type]
-    elif name in slots:
-        slots[name] = value  # type: ignore[assignment]
-    else:
-        raise KeyError(f"serve() returned {name!r}, which is not declared as a server slot or mailbox")
+        step = component.update(turn.delta, turn.for_component(key))
+        own = [n for n in layout.statistics if n in (step or ())]
+        step = settled(step, pick(turn.model, (*layout.shared, *own)), f"the step that algo.{key}.update returned")
+        turn.delta = pick(step, layout.shared)
+        statistics |= pick(step, own)
+    return statistics

@@ -15,7 +15,7 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
-from fedexp.config.compose import FINAL, Config, run_id, run_path
+from fedexp.config.compose import FINAL, Config, federation, run_id, run_path
 from fedexp.errors import ConfigError, DamagedError
 from fedexp.runs.files import OF_A_SWEEP, read_json, remove_own, write_json, writing
 
@@ -148,9 +148,10 @@ def _read_once(path: Path, _: int) -> Manifest:
 # ---------------------------------------------------------------- how much work a run is
 def work(config: Config, done: int = 0) -> float:
     """About how many passes over the training data, dealt out among the clients, the rounds after ``done`` take."""
-    clients, final = max(config["cohort"]["clients"], 1), config["evaluate"].get("all_clients", True)
+    (clients, fraction), final = federation(config), config["evaluate"].get("all_clients", True)
+    clients = max(clients, 1)
     visited = clients if final is True else min(final, clients)  # once more, after the last round
-    rounds = (config["rounds"] - done) * max(config["cohort"]["fraction"], 1 / clients)
+    rounds = (config["rounds"] - done) * max(fraction, 1 / clients)
     return float((rounds + visited / clients) * config["local"]["epochs"])
 
 

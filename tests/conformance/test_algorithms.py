@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import time
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import pytest
 import torch
@@ -13,9 +14,9 @@ from fedexp.algos.scaffold import Scaffold
 from fedexp.build import make
 from fedexp.config.compose import choices_of, composed
 from fedexp.core.component import Component
-from fedexp.core.state import Out, Slot, Upload, number
+from fedexp.core.state import Out, Slot, Upload, number, received
 from fedexp.errors import ClientError, PlanError
-from fedexp.testing import CHECKS
+from fedexp.testing import CHECKS, battery, play, tiny_net
 
 
 @pytest.fixture(scope="session", params=choices_of("algo"))
@@ -60,6 +61,35 @@ class WritesIntoReceived(Component):
         for tensor in weights.values():
             tensor.mul_(1.01)
         return weights
+
+
+@dataclass(frozen=True, kw_only=True)
+class WritesIntoServerState(Component):
+    """Edits the server's model in place."""
+
+    def update(self, delta, server):
+        for tensor in server.model.values():
+            tensor.add_(1)
+        return delta
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShiftsEveryTest(Component):
+    """Trains well, and shifts the answers of every test by one more class than those of the test before."""
+
+    during: tuple[str, ...] = ("eval",)
+
+    def logits(self, z, step):
+        _memory[-2] = _memory.get(-2, 0) + 1
+        return z.roll(_memory[-2] // 3, 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReleasesAPart(Component):
+    """Forgets the classifier."""
+
+    def released(self, weights, view):
+        return {n: w for n, w in weights.items() if not n.startswith("classifier")}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,31 +168,81 @@ class RandomSlot(Component):
 class Mute(Component):
     """Refuses to be composed, and does not say why."""
 
-    def plan(self, phases):
-        if any(p.optim for p in phases):
+    def serve(self, server):
+        if len(server.views) > 1:
             raise PlanError("no")
-        return phases
 
 
-SABOTEURS = {
-    "components_are_values": Mutable(),
-    "order_does_not_matter": OrderMatters(),
-    "resume_is_exact": HiddenMemory(),
-    "loops_agree": LoopDependent(),
-    "nothing_given_is_changed": WritesIntoReceived(),
-    "bytes_are_as_declared": SendsMoreThanDeclared(),
-    "newcomers_can_be_tested": OnlyOldClients(),
-    "one_client_is_enough": DividesByMissingClasses(),
-    "neutral_is_fedavg": NotNeutral(),
-    "slots_begin_alike": RandomSlot(),
-    "composes_or_says_why": None,
-}
+SABOTEURS = [
+    ("components_are_values", {"saboteur": Mutable()}),
+    ("order_does_not_matter", {"saboteur": OrderMatters()}),
+    ("order_does_not_matter", {"saboteur": ShiftsEveryTest()}),
+    ("resume_is_exact", {"saboteur": HiddenMemory()}),
+    ("resume_is_exact", {"saboteur": ShiftsEveryTest()}),
+    ("loops_agree", {"saboteur": LoopDependent()}),
+    ("nothing_given_is_changed", {"saboteur": WritesIntoReceived()}),
+    ("nothing_given_is_changed", {"saboteur": WritesIntoServerState()}),
+    ("bytes_are_as_declared", {"saboteur": SendsMoreThanDeclared()}),
+    ("newcomers_can_be_tested", {"saboteur": OnlyOldClients()}),
+    ("released_model_is_whole", {"saboteur": ReleasesAPart()}),
+    ("one_client_is_enough", {"saboteur": DividesByMissingClasses()}),
+    ("neutral_is_fedavg", {"saboteur": NotNeutral()}),
+    ("slots_begin_alike", {"saboteur": RandomSlot()}),
+    ("composes_or_says_why", {"saboteur": Mute()}),
+]
 
 
-@pytest.mark.parametrize("check", CHECKS)
-def test_check_catches_its_saboteur(check):
+@pytest.mark.parametrize(("check", "components"), SABOTEURS, ids=lambda v: v if isinstance(v, str) else "")
+def test_check_catches_its_saboteur(check, components):
     _memory.clear()
-    saboteur = SABOTEURS[check]
-    components = {"extra": Scaffold(), "mute": Mute()} if saboteur is None else {"saboteur": saboteur}
     with pytest.raises((AssertionError, KeyError, ClientError)):
         CHECKS[check](components)
+
+
+def test_every_check_has_a_saboteur():
+    assert {check for check, _ in SABOTEURS} == set(CHECKS)
+
+
+# ---------------------------------------------------------------- for methods of others
+@dataclass(frozen=True, kw_only=True)
+class NeedsNorm(Component):
+    """Takes networks with batch norm only."""
+
+    def problems(self, facts):
+        if not facts.layout.buffers:
+            yield "during needs a network with batch norm"
+
+
+def test_a_method_that_refuses_the_small_network_is_told_what_to_do():
+    with pytest.raises(PlanError, match=r"(?s)algo\.mine\.during needs a network.*Give the check a net"):
+        CHECKS["slots_begin_alike"]({"mine": NeedsNorm()})
+    CHECKS["order_does_not_matter"]({"mine": NeedsNorm()}, lambda norm: tiny_net(norm=True))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Alone(Component):
+    """Sends no weights: every client trains for itself, and there is no server model to test."""
+
+    personal: ClassVar[bool] = True
+    global_view: ClassVar[bool] = False
+
+    def private(self):
+        return "all"
+
+    def slots(self):
+        return (Slot("model", "client", received),)
+
+    def start(self, weights, view):
+        return view.mine["model"]
+
+    def finish(self, local):
+        return Out(slots={"model": local.last})
+
+
+test_a_method_that_sends_no_weights_conforms = battery({"alone": Alone()})
+
+
+def test_control_variates_of_nothing_that_travels_are_empty():
+    engine = play({"alone": Alone(), "scaffold": Scaffold()})
+    assert engine.progress.state.slots["scaffold.c"] == {}
+    assert engine.ledger.up == 0

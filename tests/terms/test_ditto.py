@@ -74,3 +74,18 @@ def test_test_uses_the_personal_model():
     correct = int((net(held.x).argmax(1) == held.y).sum())
     assert (sum(score.correct), score.n) == (correct, len(held))
     assert score.loss == pytest.approx(F.cross_entropy(net(held.x), held.y, reduction="sum").item(), rel=1e-5)
+
+
+def test_the_personal_stream_has_statistics_of_its_own():
+    with opened({"ditto": Ditto(epochs=3)}, fraction=1.0, norm=True) as engine:
+        uploaded = round_of(engine).model
+        personal = engine.progress.store.get(0)["ditto.model"]
+        (counter,) = (n for n in personal if n.endswith("num_batches_tracked"))
+        assert int(personal[counter]) == 3 * steps_of_an_epoch(engine, 0)
+        (mean,) = (n for n in personal if n.endswith("running_mean"))
+        assert not torch.equal(personal[mean], uploaded[mean])
+
+
+def steps_of_an_epoch(engine, client):
+    (job,) = jobs_of(engine, [client])
+    return len(batches_of(engine, job, "local")) // 2  # a trial's local phase has two

@@ -16,7 +16,7 @@ from fedexp.core.seeding import torch_rng
 from fedexp.core.state import digest
 from fedexp.errors import PlanError
 from fedexp.testing import CLIENTS, play, trial_after
-from tests.helpers import Recorder, array, jobs_of, opened, played, round_of, served, tiny, work
+from tests.helpers import Recorder, advanced, array, jobs_of, opened, played, round_of, served, tiny, work
 
 HEADS = {"heads": RelativityHeads()}
 
@@ -98,7 +98,8 @@ def test_a_round_written_out(peers):
     engine = trial_after(components, rounds=0)
     cohort = [0, 1, 3, 4]
     sent = uplinks(engine, cohort)
-    new = served(components, sent, engine=engine)
+    after = advanced(components, sent, engine=engine)
+    new = after.state
     feature = array(torch.rand(1, 8, generator=torch_rng(0, "heads", "feature", 0)))[0]
     assert 0 <= feature.min() < feature.max() < 1
     p = np.stack([softmax(head_of(sent, c) @ feature / 0.5) for c in cohort])
@@ -118,6 +119,7 @@ def test_a_round_written_out(peers):
         counts[client, [cohort[j] for j in chosen]] += 1
     assert new.slots["heads.chosen"]["value"].tolist() == counts.tolist()
     assert float(new.slots["heads.period"]["largest"]) == pytest.approx(np.mean(gaps), rel=1e-4)
+    assert after.numbers == {"heads.open": 1.0, "heads.gaps": pytest.approx(gaps, rel=1e-4)}
     body = sum(w * array(sent[c]["model"]["features.1.weight"]) for w, c in zip(n, cohort, strict=True)) / n.sum()
     np.testing.assert_allclose(array(new.model["features.1.weight"]), body, rtol=1e-4, atol=1e-5)
     assert torch.equal(new.model["classifier.weight"], engine.progress.state.model["classifier.weight"])
@@ -233,8 +235,9 @@ def test_partial_participation_after_the_period(monkeypatch):
     """G mixes those who are there; whoever never chose keeps its own head."""
     engine, states, _ = period(monkeypatch, [1.0, 0.1], 0.5)
     sent = uplinks(engine, [0, 2, 4], seed=9)
-    new = served(HEADS, sent, engine=engine, state=states[-1])
-    boxes = new.mailboxes["heads.head"]
+    after = advanced(HEADS, sent, engine=engine, state=states[-1])
+    assert after.numbers == {"heads.open": 0.0}
+    boxes = after.state.mailboxes["heads.head"]
     np.testing.assert_allclose(array(boxes[0]["classifier.weight"]), head_of(sent, 0), rtol=1e-5)  # peer 1 is away
     assert torch.equal(boxes[4]["classifier.weight"], sent[4]["heads.head"]["classifier.weight"])
     assert boxes[1] is states[-1].mailboxes["heads.head"][1]

@@ -2,10 +2,15 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
 from fedexp.build import build, make, parts
-from fedexp.config.compose import choices_of, composed
-from fedexp.errors import ConfigError
+from fedexp.config.compose import choices_of, composed, run_id
+from fedexp.display import SilentDisplay
+from fedexp.errors import ConfigError, PartitionError
+from fedexp.partition.base import ClientSplit
+from fedexp.partition.union import union
+from tests.helpers import played, tiny
 
 
 def test_partition_seed_gives_the_partition_of_that_run_seed(configured):
@@ -60,3 +65,90 @@ def test_the_protocols_that_papers_name_are_there():
     names = {choice: make(composed([f"evaluate={choice}"])["evaluate"]).name for choice in choices_of("evaluate")}
     assert all(choice == name for choice, name in names.items())
     assert {p.evaluate for p in papers} == set(names)
+
+
+# ---------------------------------------------------------------- public samples
+def rows(samples):
+    return {row.numpy().tobytes() for row in samples.x.flatten(1)}
+
+
+def test_public_samples_leave_the_test_set_and_go_to_nobody_else(configured):
+    plain, made = build(configured()), build(configured("public=100"))
+    assert plain.public is None
+    assert (len(made.public), len(made.data.test)) == (100, len(plain.data.test) - 100)
+    assert rows(made.public) | rows(made.data.test) == rows(plain.data.test)
+    assert not rows(made.public) & rows(made.data.train)
+    assert made.algorithm.facts.public == 100
+    assert made.plan.content["public"] == 100
+    assert run_id(made.config) != run_id(plain.config)
+    again, other = build(configured("public=100")), build(configured("public=100", "seed=1"))
+    assert torch.equal(again.public.x, made.public.x)
+    assert not torch.equal(other.public.x, made.public.x)
+
+
+@pytest.mark.parametrize("more", [("partition.test=mirror",), ("pool=all",)])
+def test_public_samples_are_taken_before_anything_is_dealt(configured, more):
+    made = build(configured("public=100", *more))
+    for client in range(made.data.n_clients):
+        dealt = rows(made.data.own_train(client)) | rows(made.data.own_test(client))
+        assert not dealt & rows(made.public)
+    assert not rows(made.data.test) & rows(made.public)
+
+
+def test_public_samples_must_leave_something_to_test_on(configured):
+    with pytest.raises(ConfigError, match=r"public=5000 takes samples out of the test set, which has 359. Use 358 or"):
+        build(configured("public=5000"))
+
+
+DISTIL = {"_target_": "tests.unit.server.methods.Distil", "steps": 2, "lr": 0.1, "during": ["local"]}
+
+
+def test_a_methods_server_steps_get_the_runs_public_samples(configured, rundir):
+    with pytest.raises(ConfigError, match=r"component 'distil' needs samples at the server.* Add public=500"):
+        build({**configured(), "algo": {"distil": DISTIL}})
+    experiment = build({**configured("public=40"), "algo": {"distil": DISTIL}})
+    engine = experiment.engine(rundir, SilentDisplay())
+    engine.open()
+    engine.run(experiment.card(rundir))
+    assert engine.progress.state.round == 3
+    assert rows(engine.public) == rows(experiment.public)
+
+
+# ---------------------------------------------------------------- centralized
+def test_one_client_has_what_all_have(configured):
+    apart, together = build(configured()), build(configured("centralized=true"))
+    (split,) = together.splits
+    for kind in ("train", "test"):
+        everyone = np.concatenate([getattr(s, kind) for s in apart.splits])
+        np.testing.assert_array_equal(getattr(split, kind), np.sort(everyone))
+    facts = together.algorithm.facts
+    assert (facts.n_clients, facts.fraction, facts.counts.shape[0]) == (1, 1.0, 1)
+    assert "centralized: one client has the samples of all 6." in together.plan.content["notes"]
+    assert together.plan.content["cohort"] == {"clients": 1, "per_round": 1}
+    assert run_id(together.config) != run_id(apart.config)
+
+
+def test_a_centralized_run_trains_on_every_sample_in_every_round(tmp_path):
+    engine = played(tmp_path, "centralized=true", "algo=map", "evaluate.all_clients=true")
+    clients = list(engine.rundir.rows("clients.csv"))
+    assert [(r["round"], r["client"]) for r in clients] == [("1", "0"), ("2", "0")]
+    assert {int(r["n"]) for r in clients} == {sum(len(s.train) for s in tiny("algo=map").splits)}
+    assert {int(r["tested"]) for r in clients} == {sum(len(s.test) for s in tiny("algo=map").splits)}
+
+
+@pytest.mark.parametrize(
+    ("splits", "words"),
+    [
+        ([([0, 1], [2], "train"), ([2, 3], [4], "train")], "would train on 1 samples that it is tested on"),
+        ([([0, 1], [2], "train"), ([3], [4], "test")], "some clients are tested on training samples and some on"),
+    ],
+)
+def test_test_sets_that_cannot_be_put_together_are_refused(splits, words):
+    with pytest.raises(PartitionError, match=words):
+        union([ClientSplit(np.array(train), np.array(test), source) for train, test, source in splits])
+
+
+def test_a_sample_of_two_owners_is_there_once():
+    own = union([ClientSplit(np.array(t), np.array([], dtype=np.int64), "train") for t in ([0, 1], [1, 5])])
+    assert own.train.tolist() == [0, 1, 5]
+    assert len(own.test) == 0

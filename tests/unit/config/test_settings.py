@@ -111,7 +111,7 @@ def test_a_setting_that_is_new_leaves_the_ids_of_runs_that_do_without_it(monkeyp
 
 
 def test_the_parts_of_a_run_take_the_declared_settings_and_no_others():
-    assert fields(Local) == fields(LocalSettings)
+    assert [f.name for f in fields(Local)] == [*(f.name for f in fields(LocalSettings)), "schedule"]
     assert [f.name for f in fields(ClientDropouts)] == [*(f.name for f in fields(MishapSettings)), "seed"]
     config = composed(["mishaps.slow=0.25", "local.batch_size=3"])
     assert Local(**config["local"]).batch_size == 3

@@ -13,8 +13,10 @@ from fedexp.core.algorithm import Algorithm
 from fedexp.core.component import Component
 from fedexp.core.state import Message, Out, Slot, Upload, digest, number, snapshot
 from fedexp.core.views import Facts
+from fedexp.errors import PlanError
 from fedexp.execute.task import TaskResult, complete
 from fedexp.server.aggregate import Mean
+from fedexp.server.network import ServerNetwork
 from fedexp.server.update import advance, cohort_weights
 from fedexp.testing import CLASSES, CLIENTS, play, tiny_data, tiny_net
 from tests.helpers import folded
@@ -47,7 +49,7 @@ def uplinks(algorithm: Algorithm, cohort=COHORT, **more: Message) -> dict[int, M
 
 def step(algorithm, weights, messages, state=None):
     state = state or algorithm.fresh_state()
-    return advance(algorithm, state, weights, folded(algorithm, weights, messages), lambda tree, h: h)
+    return advance(algorithm, state, weights, folded(algorithm, weights, messages), ServerNetwork(tiny_net())).state
 
 
 # ---------------------------------------------------------------- Mean
@@ -224,7 +226,7 @@ def test_serving_something_undeclared_is_an_error():
             return {"nowhere": {"value": torch.zeros(1)}}
 
     algorithm = compiled({"x": Stray()})
-    with pytest.raises(KeyError, match=r"x\.nowhere.*not declared"):
+    with pytest.raises(PlanError, match=r"component 'x' sets 'nowhere', .*slots and mailboxes \(none\). Declare it"):
         step(algorithm, cohort_weights(algorithm, "uniform", COHORT), uplinks(algorithm))
 
 
