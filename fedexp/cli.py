@@ -42,7 +42,7 @@ from fedexp.config.compose import (
     plain,
     run_path,
 )
-from fedexp.config.hydra_loader import BASE, Sources, lent, loader, parsed_overrides
+from fedexp.config.hydra_loader import BASE, Sources, lent, loader, parsed_overrides, search_packages
 from fedexp.config.hydra_settings import PLAN_DIR
 from fedexp.display.console import open_console
 from fedexp.display.prefixed import prefixed
@@ -117,6 +117,7 @@ def _perform(checked: Checked | None) -> int:
 def _launch(checked: Checked | None) -> int:
     """Starts Hydra; returns the exit code."""
     sources = checked.sources if checked else Sources(conf_dir())
+    search_packages()
     start = hydra.main(version_base=BASE, config_path=str(sources.conf), config_name=sources.name)(job)
     try:
         with lent(loader(sources), tried=checked.sweep is not None) if checked else nullcontext():

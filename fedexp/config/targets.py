@@ -1,8 +1,9 @@
 """Which code a configuration may name in a ``_target_``, found without importing it.
 
-Three places are open: this package, in it the part that belongs to the group; the user's own folders, which are the
-current one and those that configurations were read from by ``--config-dir``; and packages that the environment variable
-``FEDEXP_ALLOW`` names, as in ``FEDEXP_ALLOW=mypackage,other``.
+Four places are open: this package, in it the part that belongs to the group; the user's own folders, which are the
+current one and those that configurations were read from by ``--config-dir``; installed packages that declare
+configuration files (``fedexp.config.packages``); and packages that the environment variable ``FEDEXP_ALLOW`` names, as
+in ``FEDEXP_ALLOW=mypackage,other``.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from fedexp.config.packages import Package, packages
 from fedexp.errors import ConfigError
 
 ENV = "FEDEXP_ALLOW"
@@ -72,11 +74,12 @@ def refusal(target: Any, group: str) -> str | None:
     if _inside(module, OURS):
         package = KINDS[group].package
         return None if _inside(module, package) else f"belongs to fedexp, but is not in {package}, where {group} is"
-    if _allowed(module) or _own(module):
+    if _allowed(module) or _package(module) or _own(module):
         return None
     return (
-        f"is neither in fedexp nor in the current folder (nor beside the configuration files of --config-dir). If "
-        f"{module} shall be run, allow it by name: {ENV}={module.partition('.')[0]}"
+        "is neither in fedexp, nor in the current folder, nor beside the configuration files of --config-dir, nor in "
+        f"an installed package that brings configuration files. If {module} shall be run, allow it by name: "
+        f"{ENV}={module.partition('.')[0]}"
     )
 
 
@@ -87,7 +90,7 @@ def load(target: str) -> Callable[..., Any]:
         ConfigError: If it cannot be imported, or if its name stands for something else than was found.
     """
     name, _, attribute = target.rpartition(".")
-    own = None if _inside(name, OURS) or _allowed(name) else _own(name)
+    own = None if _inside(name, OURS) or _allowed(name) or _package(name) else _own(name)
     if own is not None:
         _make_importable(name, *own)
     try:
@@ -114,6 +117,8 @@ def source(module: str) -> Path | None:
     """The file with a module's source text; None if there is none. Only what is allowed by name may be imported."""
     if _inside(module, OURS):
         return _ours(module)
+    if package := _package(module):
+        return _file(package.parent, module)
     if own := _own(module):
         return own[1]
     if not _allowed(module):
@@ -129,6 +134,11 @@ def source(module: str) -> Path | None:
 @cache
 def _ours(module: str) -> Path | None:
     return _file(Path(__file__).parents[2], module)
+
+
+def _package(module: str) -> Package | None:
+    """The installed package with configuration files that a module is part of."""
+    return next((package for package in packages() if _inside(module, package.name)), None)
 
 
 def _own(module: str) -> tuple[Path, Path] | None:

@@ -80,7 +80,8 @@ def _show(argv: Sequence[str], console: Console) -> None:
 def _title(config: Config) -> str:
     choices = config["choices"]
     settings = {k: v for k, v in config["partition"].items() if k not in ("_target_", "holdout", "seed")}
-    seed = config["seed"] if config["partition"]["seed"] is None else config["partition"]["seed"]
+    own_seed = config["partition"].get("seed")
+    seed = config["seed"] if own_seed is None else own_seed
     inside = ", ".join(f"{k}={shorten(str(v), LONGEST)}" for k, v in settings.items() if v is not None)
     clients = f"{config['cohort']['clients']} clients"
     return f"{choices['data']} · {choices['partition']} ({inside}) · {clients} · seed {seed}"
