@@ -30,7 +30,7 @@ from fedexp.errors import ConfigError, FedexpError, PartitionError, PlanError
 from fedexp.evaluate.protocols import FedGelaProtocol, FedRemaProtocol, MapProtocol
 from fedexp.evaluate.tester import BatchSpans, batch_size
 from fedexp.execute.base import Blueprint, Say, quiet
-from fedexp.models.split import SplitModel
+from fedexp.models.split import SplitModel, check_network
 from fedexp.partition.base import ClientSplit, split
 from fedexp.runs.checkpoint import Checkpoint
 from fedexp.runs.directory import RunDir
@@ -246,7 +246,8 @@ def _network(config: Config, loaded: Loaded) -> SplitModel:
         afford(3 * size, f"training {size // 4:,} numbers (weights, gradients, momentum)")
         with seeded(config["seed"], "network"):
             net: SplitModel = network(shape, classes)
-    except (RuntimeError, ValueError, TypeError, LookupError, ArithmeticError, MemoryError) as cause:
+            check_network(net, loaded.train.x[:2], classes)
+    except (RuntimeError, ValueError, TypeError, LookupError, ArithmeticError, MemoryError, AttributeError) as cause:
         first = (str(cause).splitlines() or [""])[0]
         raise ConfigError(f"{config['model']['_target_']} cannot be made of these settings ({first}).") from cause
     return net

@@ -84,7 +84,8 @@ def _title(config: Config) -> str:
     seed = config["seed"] if own_seed is None else own_seed
     inside = ", ".join(f"{k}={shorten(str(v), LONGEST)}" for k, v in settings.items() if v is not None)
     clients = f"{config['cohort']['clients']} clients"
-    return f"{choices['data']} · {choices['partition']} ({inside}) · {clients} · seed {seed}"
+    partition = f"{choices['partition']} ({inside})" if inside else choices["partition"]
+    return f"{choices['data']} · {partition} · {clients} · seed {seed}"
 
 
 def _facts(summary: Summary, splits: Sequence[ClientSplit]) -> Iterator[tuple[str, str]]:

@@ -7,10 +7,12 @@ import logging
 import os
 import signal
 import socket
+import sys
 import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -193,7 +195,8 @@ class RayExecutor(Pool[RayHand]):
         import ray
 
         actor = ray.remote(Actor).options(scheduling_strategy="SPREAD", **self._options)
-        return RayHand(number, actor.remote(self._threads), self)
+        path = [str(Path(folder).absolute()) for folder in sys.path]  # "" is the current folder
+        return RayHand(number, actor.remote(self._threads, path), self)
 
     def wait(self, *, patient: bool = True) -> list[RayHand]:
         """The worker that has answered, is lost or is there now."""

@@ -9,9 +9,10 @@ import pytest
 
 from fedexp.build import make
 from fedexp.config import targets
-from fedexp.config.compose import choices_of, composed, run_id
+from fedexp.config.compose import choices_of, composed, run_id, run_path
 from fedexp.config.packages import packages
 from fedexp.errors import ConfigError
+from fedexp.runs import status
 
 CODE = """
 import pathlib
@@ -128,6 +129,15 @@ def test_a_file_in_two_places_is_refused_when_it_is_asked_for(install):
     assert composed(["algo=fedavg"])["choices"]["algo"] == "fedavg"
     with pytest.raises(ConfigError, match=rf"algo/map\.yaml is in \S+ and {home}/conf, .* Rename it"):
         composed(["algo=map"])
+
+
+def test_a_run_of_its_choices_is_continued_by_a_command_that_status_shows(install, configured, tmp_path):
+    config = {**configured(), "choices": {"algo": "tame"}}
+    assert "algo=tame is not a choice" in status._remedy(tmp_path, None, config)[0]
+    install()
+    config = composed(["algo=tame", f"out={tmp_path}"])
+    note, command = status._remedy(run_path(config), None, config)
+    assert (note, command) == ("", f"python -m fedexp algo=tame out={tmp_path}")
 
 
 def test_the_command_line_runs_it_in_workers_and_lists_it(install, tmp_path, monkeypatch):
