@@ -35,7 +35,7 @@ from fedexp.partition.base import ClientSplit, split
 from fedexp.runs.checkpoint import Checkpoint
 from fedexp.runs.directory import RunDir
 from fedexp.runs.plan import Plan, describe, forecast, slot_bytes
-from fedexp.runs.storage_estimate import HOLD, Capacity, Demand, StorageEstimate
+from fedexp.runs.storage_estimate import SLOT_MEMORY_BYTES, Capacity, Demand, StorageEstimate
 from fedexp.server.sampler import ClientDropouts, UniformSampler, cohort_size
 from fedexp.system.memory import afford
 from fedexp.track.base import RunCard, Tracker
@@ -144,7 +144,9 @@ def build(config: Config, stage: Say = quiet) -> Experiment:
         *footprint.notes(room, config["store"]),
     ]  # fmt: skip
     plan = describe(algorithm, config, net, splits, loaded, footprint, notes)
-    return Experiment(config, data, splits, net, algorithm, plan, HOLD if footprint.store == "disk" else None)
+    return Experiment(
+        config, data, splits, net, algorithm, plan, SLOT_MEMORY_BYTES if footprint.store == "disk" else None
+    )
 
 
 def parts(config: Config) -> tuple[Source, dict[str, Component]]:

@@ -28,8 +28,8 @@ Says who owns which classes and how many samples, without training anything.
   png=FILE    draws the class × client map
   save=FILE   saves the partition as .json or .npz; partition=file partition.path=FILE uses it"""
 GROUPS_SHOWN = 8
-NAMED = 8
-LONGEST = 40  # letters of a setting in the title; groups of classes can be long
+MAX_ITEMS_NAMED = 8
+MAX_SETTING_LENGTH = 40  # letters of a setting in the title; groups of classes can be long
 
 
 def main(argv: Sequence[str]) -> int:
@@ -82,7 +82,7 @@ def _title(config: Config) -> str:
     settings = {k: v for k, v in config["partition"].items() if k not in ("_target_", "holdout", "seed")}
     own_seed = config["partition"].get("seed")
     seed = config["seed"] if own_seed is None else own_seed
-    inside = ", ".join(f"{k}={shorten(str(v), LONGEST)}" for k, v in settings.items() if v is not None)
+    inside = ", ".join(f"{k}={shorten(str(v), MAX_SETTING_LENGTH)}" for k, v in settings.items() if v is not None)
     clients = f"{config['cohort']['clients']} clients"
     partition = f"{choices['partition']} ({inside})" if inside else choices["partition"]
     return f"{choices['data']} · {partition} · {clients} · seed {seed}"
@@ -136,8 +136,8 @@ def _spread(values: np.ndarray[Any, np.dtype[np.int64]]) -> str:
 
 
 def _some(items: Sequence[int]) -> str:
-    shown = ", ".join(map(str, items[:NAMED]))
-    return f"{shown} and {len(items) - NAMED} more" if len(items) > NAMED else shown
+    shown = ", ".join(map(str, items[:MAX_ITEMS_NAMED]))
+    return f"{shown} and {len(items) - MAX_ITEMS_NAMED} more" if len(items) > MAX_ITEMS_NAMED else shown
 
 
 def _origin(config: Config) -> dict[str, Any]:

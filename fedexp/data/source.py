@@ -84,7 +84,7 @@ class Source(Protocol):
 
 
 def checksums(tensors: Mapping[str, Tensor]) -> dict[str, str]:
-    """The type, shape and crc32 of each tensor. Against damage, not against malice: it has to cost next to nothing."""
+    """The type, shape and crc32 of each tensor. They find damage, not manipulation, and take little time."""
     crcs = fingerprints(tensors)
     return {name: f"{t.dtype} {list(t.shape)} {crcs[name]}" for name, t in tensors.items()}
 

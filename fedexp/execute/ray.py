@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from ray import ObjectRef
     from ray.actor import ActorHandle
 
-PATIENCE = 60.0  # seconds without any worker before the user is told what is waited for
+SILENT_SECONDS = 60.0  # without any worker, before the user is told what the run waits for
 QUIETLY = {
     "RAY_USAGE_STATS_ENABLED": "0",  # nothing is reported to anyone
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # no warning about it
@@ -205,7 +205,7 @@ class RayExecutor(Pool[RayHand]):
         asked = {ref: hand for hand in self.hands for ref in hand.asked.values()}
         if not asked:
             return []
-        timeout = (None if any(h.ready for h in self.hands) else PATIENCE) if patient else 0
+        timeout = (None if any(h.ready for h in self.hands) else SILENT_SECONDS) if patient else 0
         done, _ = ray.wait(list(asked), timeout=timeout)
         if not done and patient:
             self._say(f"waiting for Ray to start a worker with {self._each}")

@@ -31,7 +31,7 @@ COLOURS: dict[State, str] = {
     "done": "green", "running": "cyan", "partial": "yellow", "failed": "red", "damaged": "red", "missing": "magenta",
 }  # fmt: skip
 PLAIN_CHOICE = r"[\w-]+"  # of a group: a file of ours
-TAIL = 1 << 16  # bytes in which the last row of a table surely begins
+TAIL_BYTES = 1 << 16  # more than the last row of a table has
 
 
 @dataclass(frozen=True)
@@ -213,7 +213,7 @@ def _last_round(rundir: RunDir) -> str:
     """The last round of which the running process has written something."""
     try:
         with reading(rundir.path / CLIENTS) as file:
-            file.seek(max(os.fstat(file.fileno()).st_size - TAIL, 0))
+            file.seek(max(os.fstat(file.fileno()).st_size - TAIL_BYTES, 0))
             *_, last = file.read().splitlines()
     except (DamagedError, ValueError):  # not begun
         return "0"
