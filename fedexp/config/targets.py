@@ -77,8 +77,8 @@ def refusal(target: Any, group: str) -> str | None:
     if _allowed(module) or _package(module) or _own(module):
         return None
     return (
-        "is neither in fedexp, nor in the current folder, nor beside the configuration files of --config-dir, nor in "
-        f"an installed package that brings configuration files. If {module} shall be run, allow it by name: "
+        "is neither in fedexp nor in the current folder (nor beside the configuration files of --config-dir, nor in an "
+        f"installed package that brings such files). If {module} shall be run, allow it by name: "
         f"{ENV}={module.partition('.')[0]}"
     )
 

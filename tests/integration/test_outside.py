@@ -106,6 +106,13 @@ def test_wrong_settings_are_explained(sources, line, message, monkeypatch, home)
         composed([*CHOICES, line], sources)
 
 
+def test_other_folders_of_hers_are_not_taken_for_groups(sources, home):
+    (home / "my_conf" / "__pycache__").mkdir(exist_ok=True)
+    with pytest.raises(ConfigError, match=r"zzz is not a setting\. Known: algo, ") as caught:
+        composed(["zzz=1"], sources)
+    assert "__pycache__" not in str(caught.value)
+
+
 def test_the_run_id_depends_on_her_settings_and_not_on_her_folder(sources, monkeypatch, home, tmp_path):
     monkeypatch.chdir(home / "my_conf")
     before = run_id(composed(CHOICES, sources))
