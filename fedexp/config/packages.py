@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import site
 import sys
 from dataclasses import dataclass
 from functools import cache
@@ -63,10 +64,22 @@ def _package(point: EntryPoint) -> Package:
     known = re.fullmatch(r"\w+(\.\w+)*", point.value) and name not in {"fedexp", *sys.stdlib_module_names}
     spec = importlib.util.find_spec(name) if known else None  # which imports nothing
     for place in (spec.submodule_search_locations or ()) if spec else ():
-        if (conf := Path(place, *inner)).is_dir():
+        if (conf := Path(place, *inner)).is_dir() and _may_declare(point, Path(place).parent):
             return Package(name, Path(place).parent, conf)
     owner = point.dist.name if point.dist else point.name
     raise ConfigError(
-        f"The installed package {owner} declares the entry point {point.name} = {point.value} in {GROUP}, but Python "
-        f"finds no such folder of configuration files. Mend it, or uninstall it: pip uninstall {owner}"
+        f"The installed package {owner} declares the entry point {point.name} = {point.value} in {GROUP}, but has no "
+        f"such folder of configuration files. Mend it, or uninstall it: pip uninstall {owner}"
     )
+
+
+def _may_declare(point: EntryPoint, parent: Path) -> bool:
+    """Whether an entry point is installed, or lies beside the package that it declares.
+
+    Metadata in the current folder, which Python finds too, must not speak for packages that are elsewhere.
+    """
+    if point.dist is None:
+        return False
+    metadata = Path(str(point.dist.locate_file(""))).resolve()
+    installed = (*site.getsitepackages(), site.getusersitepackages())
+    return metadata in {parent.resolve(), *(Path(folder).resolve() for folder in installed)}

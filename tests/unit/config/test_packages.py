@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import site as site_module
 import subprocess
 import sys
 
@@ -122,6 +123,20 @@ def test_a_declaration_of_what_is_not_its_own_folder_is_refused(install, declare
     install(declares=declares)
     with pytest.raises(ConfigError, match=r"package tamed declares the entry point tamed = .* pip uninstall tamed"):
         composed(["algo=map"])
+
+
+def test_metadata_in_the_current_folder_does_not_speak_for_installed_packages(install, tmp_path, monkeypatch):
+    install(declares=None)
+    info = tmp_path / "shared-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: shared\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[fedexp.conf]\nshared = tamed.conf\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigError, match=r"package shared declares the entry point shared = tamed\.conf"):
+        composed(["algo=tame"])
+    monkeypatch.setattr(site_module, "getsitepackages", lambda: [str(tmp_path)])  # as an editable package is installed
+    monkeypatch.syspath_prepend(tmp_path)
+    assert "tame" in choices_of("algo")
 
 
 def test_a_file_in_two_places_is_refused_when_it_is_asked_for(install):
