@@ -36,13 +36,13 @@ from fedexp.errors import ConfigError, FedexpError, PartitionError, PlanError
 from fedexp.evaluate.protocol import EvaluationProtocol
 from fedexp.evaluate.tester import BatchSpans, batch_size
 from fedexp.execute.base import Blueprint, Say, quiet
-from fedexp.models.split import SplitModel
+from fedexp.models.split import SplitModel, check_network
 from fedexp.partition.base import ClientSplit, split
 from fedexp.partition.union import union
 from fedexp.runs.checkpoint import Checkpoint
 from fedexp.runs.directory import RunDir
 from fedexp.runs.plan import Plan, describe, forecast, slot_bytes
-from fedexp.runs.storage_estimate import HOLD, Capacity, Demand, StorageEstimate
+from fedexp.runs.storage_estimate import SLOT_MEMORY_BYTES, Capacity, Demand, StorageEstimate
 from fedexp.server.network import ServerNetwork
 from fedexp.server.sampler import ClientDropouts, UniformSampler, cohort_size
 from fedexp.server.update import Weighting
@@ -158,7 +158,7 @@ def build(config: Config, stage: Say = quiet) -> Experiment:
         *_after_the_last_round(config, algorithm, protocol, splits), *footprint.notes(room, config["store"]),
     ]  # fmt: skip
     plan = describe(algorithm, config, net, splits, loaded, footprint, unlike_paper, notes)
-    hold = HOLD if footprint.store == "disk" else None
+    hold = SLOT_MEMORY_BYTES if footprint.store == "disk" else None
     return Experiment(config, data, splits, net, algorithm, protocol, plan, hold, public)
 
 
@@ -286,7 +286,8 @@ def _network(config: Config, loaded: Loaded) -> SplitModel:
         afford(3 * size, f"training {size // 4:,} numbers (weights, gradients, momentum)")
         with seeded(config["seed"], "network"):
             net: SplitModel = network(shape, classes)
-    except (RuntimeError, ValueError, TypeError, LookupError, ArithmeticError, MemoryError) as cause:
+            check_network(net, loaded.train.x[:2], classes)
+    except (RuntimeError, ValueError, TypeError, LookupError, ArithmeticError, MemoryError, AttributeError) as cause:
         first = (str(cause).splitlines() or [""])[0]
         raise ConfigError(f"{config['model']['_target_']} cannot be made of these settings ({first}).") from cause
     return net

@@ -28,7 +28,7 @@ from fedexp.config import targets
 from fedexp.config.arguments import VERSION, taken_apart
 from fedexp.config.compose import Config, composed, composed_hydra, composing, conf_dir, plain, run_path
 from fedexp.config.help import help_text
-from fedexp.config.hydra_loader import BASE, Sources, lent, loader
+from fedexp.config.hydra_loader import BASE, Sources, lent, loader, search_packages
 from fedexp.config.hydra_settings import PLAN_DIR
 from fedexp.display.command import complain
 from fedexp.display.console import open_console
@@ -115,6 +115,7 @@ def _perform(checked: Checked | None) -> int:
 def _launch(checked: Checked | None) -> int:
     """Starts Hydra; returns the exit code."""
     sources = checked.sources if checked else Sources(conf_dir())
+    search_packages()
     start = hydra.main(version_base=BASE, config_path=str(sources.conf), config_name=sources.name)(job)
     try:
         with lent(loader(sources), tried=checked.sweep is not None) if checked else nullcontext():

@@ -24,7 +24,7 @@ from fedexp.errors import ConfigError, FedexpError
 EPILOG = "\n".join(["workloads:", *(f"  {name}  {w.title}" for name, w in WORKLOADS.items())])
 COMMANDS = ("speed", "algos", "startup", "scale")
 METHODS = ["map", "scaffold", "fedmr", "fedgela", "fedrema"]
-WIDE = 160  # columns where there is no terminal to ask
+WIDTH_WITHOUT_TERMINAL = 160  # columns
 
 
 def main(argv: Sequence[str]) -> int:
@@ -32,7 +32,7 @@ def main(argv: Sequence[str]) -> int:
     command, rest = (argv[0], list(argv[1:])) if argv and argv[0] in COMMANDS else ("speed", list(argv))
     console = open_console()
     if not console.is_terminal:
-        console = open_console(width=WIDE)
+        console = open_console(width=WIDTH_WITHOUT_TERMINAL)
     try:
         if command == "scale":
             from fedexp.bench import scale

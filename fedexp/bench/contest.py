@@ -15,7 +15,7 @@ from typing import Any, Self
 from fedexp.bench import usage
 from fedexp.errors import FedexpError
 
-PATIENCE = 10.0  # seconds in which a process that was told to end has to end
+EXIT_SECONDS = 10.0  # how long a process may take to exit when it is told to
 Player = Callable[..., None]  # takes a connection, then the arguments
 
 
@@ -59,11 +59,11 @@ class Contestant:
     ) -> None:
         with suppress(OSError):  # it has ended already
             self._connection.send(0)
-        self._process.join(PATIENCE)
+        self._process.join(EXIT_SECONDS)
         for end in (self._process.terminate, self._process.kill):
             if self._process.is_alive():
                 end()
-                self._process.join(PATIENCE)
+                self._process.join(EXIT_SECONDS)
         self._connection.close()
 
     def lap(self, rounds: int = 1) -> Lap:
@@ -95,7 +95,7 @@ class Contestant:
         try:
             answer: dict[str, Any] = self._connection.recv()
         except (EOFError, OSError) as cause:
-            self._process.join(PATIENCE)
+            self._process.join(EXIT_SECONDS)
             raise FedexpError(f"{self.name}: its process ended with code {self._process.exitcode}.") from cause
         if "error" in answer:
             raise FedexpError(f"{self.name}: {answer['error']}")

@@ -19,7 +19,7 @@ from fedexp.runs.directory import RunDir
 
 
 def play(connection: Connection, overrides: Sequence[str]) -> None:
-    """A contestant's process: as many rounds as are asked for, until the other end wants no more."""
+    """A contestant's process: as many rounds as are asked for, until the other end closes the connection."""
     config = composed(overrides)
     experiment = build(config)
     with RunDir(run_path(config)) as rundir, Path(os.devnull).open("w") as nowhere:

@@ -222,7 +222,7 @@ def _dealt(items: Sequence[int], counter: Synchronized[int]) -> Iterator[int]:
 
 
 def play(connection: Connection, folder: Path, workload: Workload, setting: Setting) -> None:
-    """A contestant's process: as many rounds as are asked for, until the other end wants no more."""
+    """A contestant's process: as many rounds as are asked for, until the other end closes the connection."""
     torch.set_num_threads(1)  # so that no pool of threads exists when processes are forked
     task = RawTask.load(folder)
     sampler = UniformSampler(0, workload.clients, workload.per_round / workload.clients)

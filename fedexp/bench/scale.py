@@ -21,7 +21,7 @@ from fedexp.bench.arguments import positive
 from fedexp.config.compose import composed, run_path
 from fedexp.display import SilentDisplay, human_bytes
 from fedexp.display.console import open_console
-from fedexp.runs.storage_estimate import HOLD
+from fedexp.runs.storage_estimate import SLOT_MEMORY_BYTES
 from fedexp.server.sampler import cohort_size
 from fedexp.system import scratch
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 CLIENTS = (100, 1_000, 10_000)
 FRACTION = 0.01
-FITS, LEAST = 600, 20  # client fits, and rounds, of a federation; at least both
+MIN_FITS, MIN_ROUNDS = 600, 20  # of each federation
 MARKS = (100, 500)  # fits after which memory is compared
 LOOPS = ("fabric", "trainer")
 POOL, TRAIN, TEST = 2_000, 40, 10  # samples there are; of them each client's own to train and to test on, at random
@@ -143,7 +143,7 @@ def main(argv: Sequence[str] = ()) -> int:
     asked = _parser().parse_args(argv)
     usage.demand_linux()
     console = open_console() if open_console().is_terminal else open_console(width=140)
-    rounds = [max(asked.fits // cohort_size(clients, FRACTION), LEAST) for clients in asked.clients]
+    rounds = [max(asked.fits // cohort_size(clients, FRACTION), MIN_ROUNDS) for clients in asked.clients]
     cases = [Case(c, FRACTION, r, asked.loop, asked.store) for c, r in zip(asked.clients, rounds, strict=True)]
     turns = [[_fresh(case) for case in cases] for _ in range(asked.turns)]
     federations = [_middle(found) for found in zip(*turns, strict=True)]
@@ -163,7 +163,7 @@ def _parser() -> argparse.ArgumentParser:
         "over many rounds. Ends with 1 if memory is not flat: within 20 % over clients, 5 % from 100 to 500 fits.",
     )
     parser.add_argument("--clients", type=positive, nargs="+", default=list(CLIENTS))
-    parser.add_argument("--fits", type=positive, default=FITS, help="clients to train in each case, or more")
+    parser.add_argument("--fits", type=positive, default=MIN_FITS, help="clients to train in each case, or more")
     parser.add_argument("--turns", type=positive, default=3, help="measurements of each; the middle counts")
     parser.add_argument("--store", choices=("disk", "memory"), default="disk")
     parser.add_argument("--loop", choices=LOOPS, default="fabric")
@@ -202,7 +202,7 @@ def _show(federations: list[dict[str, Any]], long: list[dict[str, Any]], console
         "clients", "in a round", "rounds", "with slots", "setup", "MB at start", "MB at most", "per client",
         "of it beside training", "on disk",
         title=f"MAP, {first['loop']} loop, store={first['store']}: {human_bytes(first['slots'])} of slots per client, "
-        f"{human_bytes(HOLD)} of them in memory at most, data set {human_bytes(first['data'])}, shared by all",
+        f"{human_bytes(SLOT_MEMORY_BYTES)} of them in memory at most, data set {human_bytes(first['data'])}, shared",
     )  # fmt: skip
     for r in federations:
         table.add_row(

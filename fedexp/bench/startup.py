@@ -22,7 +22,7 @@ from fedexp.system import scratch
 if TYPE_CHECKING:
     from rich.console import Console
 
-POLL = 0.005  # seconds between two looks at the run's directory
+POLL_SECONDS = 0.005  # between two looks at the run's directory
 
 
 def measure(names: Sequence[str], *, turns: int, console: Console) -> dict[str, Any]:
@@ -76,7 +76,7 @@ def launch(overrides: Sequence[str], folder: Path) -> tuple[float, float, float]
         while process.poll() is None:
             if first is None and any(folder.glob("*/metrics.jsonl")):
                 first = time.perf_counter() - started
-            time.sleep(POLL)
+            time.sleep(POLL_SECONDS)
         end = time.perf_counter() - started
         said = process.stdout.read() if process.stdout else ""
     metrics = next(folder.glob("*/metrics.jsonl"), None)

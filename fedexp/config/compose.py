@@ -310,7 +310,7 @@ def _explain_key(path: str, sources: Sources) -> str:
         if key:
             inside = {k for p in files for k in _keys(p)}
             return f"{path} is not a setting. {nearest(path, [f'{group}.{k}' for k in sorted(inside)])}"
-    groups = {p.name for folder in sources.folders() for p in folder.iterdir() if p.is_dir()} - {"hydra"}
+    groups = {p.parent.name for folder in sources.folders() for p in folder.glob("*/*.yaml")}
     if path in groups | known:
         return f"{path} is not a setting of {sources.name}.yaml. {NOT_BASED}"
     if group not in groups | known and "." in path:

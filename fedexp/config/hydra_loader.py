@@ -25,15 +25,19 @@ from hydra._internal.utils import create_config_search_path
 from hydra.core.config_search_path import ConfigSearchPath, SearchPathQuery
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
+from hydra.core.plugins import Plugins
 from hydra.core.utils import JobRuntime, setup_globals
 from hydra.errors import ConfigCompositionException, OverrideParseException
 from hydra.plugins.config_source import ConfigResult
+from hydra.plugins.search_path_plugin import SearchPathPlugin
 from hydra.plugins.sweeper import Sweeper
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from fedexp.config.hydra_settings import refuse_changes
+from fedexp.config.packages import GROUP, packages
 from fedexp.config.yaml_files import reading
+from fedexp.errors import ConfigError
 from fedexp.system import signals
 
 BASE = "1.3"  # of Hydra's behaviour
@@ -56,14 +60,28 @@ class Sources:
 
     def folders(self) -> list[Path]:
         """All folders, in the order in which they are searched."""
-        return [self.conf, *([self.extra] if self.extra else [])]
+        return [self.conf, *(p.conf for p in packages()), *([self.extra] if self.extra else [])]
 
     def search_path(self) -> ConfigSearchPath:
         """The folders as Hydra knows them."""
+        search_packages()
         path = create_config_search_path(str(self.conf))
         if self.extra:
             path.prepend("command-line", f"file://{self.extra}", SearchPathQuery(provider="schema"))
         return path
+
+
+class _PackagePlugin(SearchPathPlugin):
+    """Puts the folders of installed packages on every search path, after ours."""
+
+    def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
+        for package in packages():
+            search_path.append(f"{GROUP} {package.name}", f"file://{package.conf}")
+
+
+def search_packages() -> None:
+    """From now on Hydra reads the configuration files of installed packages too."""
+    Plugins.instance().register(_PackagePlugin)
 
 
 class Loader(ConfigLoaderImpl):
@@ -242,12 +260,17 @@ class _Remembering(CachingConfigRepository):
 
 
 def _read(repository: Any, config_path: str) -> ConfigResult | None:
-    """A file as Hydra reads it, from the first folder that has it."""
-    source = next((s for s in repository.get_sources() if s.is_config(config_path)), None)
-    if source is None or source.scheme() != "file":
+    """A file as Hydra reads it, from the only folder that has it."""
+    having = [source for source in repository.get_sources() if source.is_config(config_path)]
+    folders = dict.fromkeys(Path(source.path).resolve() for source in having if source.scheme() == "file")
+    name = f"{config_path.removesuffix('.yaml')}.yaml"
+    if len(folders) > 1:
+        where = " and ".join(map(str, folders))
+        raise ConfigError(f"{name} is in {where}, and only the first would be read. Rename it in one of them.")
+    if not having or having[0].scheme() != "file":
         found: ConfigResult | None = repository.load_config(config_path)
         return found
-    with reading(Path(source.path, f"{config_path.removesuffix('.yaml')}.yaml")):
+    with reading(Path(having[0].path, name)):
         return repository.load_config(config_path)  # type: ignore[no-any-return]
 
 

@@ -1,8 +1,9 @@
 """Which code a configuration may name in a ``_target_``, found without importing it.
 
-Three places are open: this package, in it the part that belongs to the group (and for ``optim`` also ``torch.optim``);
-the user's own folders, which are the current one and those that configurations were read from by ``--config-dir``; and
-packages that the environment variable ``FEDEXP_ALLOW`` names, as in ``FEDEXP_ALLOW=mypackage,other``.
+Four places are open: this package, in it the part that belongs to the group (and for ``optim`` also ``torch.optim``);
+the user's own folders, which are the current one and those that configurations were read from by ``--config-dir``;
+installed packages that declare configuration files (``fedexp.config.packages``); and packages that the environment
+variable ``FEDEXP_ALLOW`` names, as in ``FEDEXP_ALLOW=mypackage,other``.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from fedexp.config.packages import Package, packages
 from fedexp.errors import ConfigError
 
 ENV = "FEDEXP_ALLOW"
@@ -80,11 +82,12 @@ def refusal(target: Any, group: str) -> str | None:
     if _inside(module, OURS):
         package = KINDS[group].package
         return None if _inside(module, package) else f"belongs to fedexp, but is not in {package}, where {group} is"
-    if module == KINDS[group].library or _allowed(module) or _own(module):
+    if module == KINDS[group].library or _allowed(module) or _package(module) or _own(module):
         return None
     return (
-        f"is neither in fedexp nor in the current folder (nor beside the configuration files of --config-dir). If "
-        f"{module} shall be run, allow it by name: {ENV}={module.partition('.')[0]}"
+        "is neither in fedexp nor in the current folder (nor beside the configuration files of --config-dir, nor in an "
+        f"installed package that brings such files). If {module} shall be run, allow it by name: "
+        f"{ENV}={module.partition('.')[0]}"
     )
 
 
@@ -95,7 +98,7 @@ def load(target: str) -> Callable[..., Any]:
         ConfigError: If it cannot be imported, or if its name stands for something else than was found.
     """
     name, _, attribute = target.rpartition(".")
-    own = None if _inside(name, OURS) or _of_library(name) or _allowed(name) else _own(name)
+    own = None if _inside(name, OURS) or _of_library(name) or _allowed(name) or _package(name) else _own(name)
     if own is not None:
         _make_importable(name, *own)
     try:
@@ -124,6 +127,8 @@ def source(module: str) -> Path | None:
         return _ours(module)
     if _of_library(module):
         return _installed(module)
+    if package := _package(module):
+        return _file(package.parent, module)
     if own := _own(module):
         return own[1]
     if not _allowed(module):
@@ -147,6 +152,11 @@ def _installed(module: str) -> Path | None:
     spec = importlib.util.find_spec(module.partition(".")[0])
     places = (spec.submodule_search_locations or ()) if spec else ()
     return next((file for place in places if (file := _file(Path(place).parent, module))), None)
+
+
+def _package(module: str) -> Package | None:
+    """The installed package with configuration files that a module is part of."""
+    return next((package for package in packages() if _inside(module, package.name)), None)
 
 
 def _own(module: str) -> tuple[Path, Path] | None:

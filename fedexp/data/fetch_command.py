@@ -55,7 +55,7 @@ def fetch(name: str, root: Path, via: str | None, say: Console) -> None:
         held = sum(path.stat().st_size for path in files if path.is_file())
         say.print(f"{name}: {len(files)} files, {megabytes(held)}, verified; in {_place(files)}")
         return
-    raise DataError(advice(name, root, "; ".join(reasons) or "nobody answers there", tried=True))
+    raise DataError(advice(name, root, "; ".join(reasons) or "no host answers", tried=True))
 
 
 def _promising(name: str) -> list[str]:

@@ -82,7 +82,7 @@ class _Unpickler(pickle.Unpickler):
             return allowed[name]
         if (module, name) == ("_codecs", "encode"):  # how Python 3 writes bytes for Python 2
             return lambda text, _: text.encode("latin1")
-        raise pickle.UnpicklingError(f"it wants {module}.{name}, which no data needs")
+        raise pickle.UnpicklingError(f"it names {module}.{name}, which no data set needs")
 
 
 def write_cifar(path: Path, pixels: Bytes, labels: Labels) -> None:

@@ -14,7 +14,7 @@ from fedexp.display.command import Parser, perform
 from fedexp.display.console import open_console
 
 ROOT, CACHE = "~/.cache/fedexp/data", "~/.cache/fedexp/tensors"  # as in conf/data
-NARROW = 80  # columns where there is no terminal to ask
+WIDTH_WITHOUT_TERMINAL = 80  # columns
 
 
 def main(argv: Sequence[str]) -> int:
@@ -32,7 +32,7 @@ def _list(argv: Sequence[str]) -> None:
     root = parser.read(argv).root
     console = open_console(highlight=False, markup=False)
     if not console.is_terminal:
-        console = open_console(highlight=False, markup=False, width=NARROW)
+        console = open_console(highlight=False, markup=False, width=WIDTH_WITHOUT_TERMINAL)
     for part in (_table(root), _places(root)):
         console.print(part)
         console.print()

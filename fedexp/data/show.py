@@ -26,8 +26,8 @@ ABOUT = """\
 Says who owns which classes and how many samples, without training anything. Takes any setting of a run, as in
 data=fmnist partition=dirichlet cohort.clients=100 partition.beta=0.1"""
 GROUPS_SHOWN = 8
-NAMED = 8
-LONGEST = 40  # letters of a setting in the title; groups of classes can be long
+MAX_ITEMS_NAMED = 8
+MAX_SETTING_LENGTH = 40  # letters of a setting in the title; groups of classes can be long
 
 
 def main(argv: Sequence[str]) -> int:
@@ -71,10 +71,12 @@ def _show(argv: Sequence[str], console: Console) -> None:
 def _title(config: Config) -> str:
     choices = config["choices"]
     settings = {k: v for k, v in config["partition"].items() if k not in ("_target_", "holdout", "seed")}
-    seed = config["seed"] if config["partition"]["seed"] is None else config["partition"]["seed"]
-    inside = ", ".join(f"{k}={shorten(str(v), LONGEST)}" for k, v in settings.items() if v is not None)
+    own_seed = config["partition"].get("seed")
+    seed = config["seed"] if own_seed is None else own_seed
+    inside = ", ".join(f"{k}={shorten(str(v), MAX_SETTING_LENGTH)}" for k, v in settings.items() if v is not None)
     clients = f"{federation(config)[0]} clients"
-    return f"{choices['data']} · {choices['partition']} ({inside}) · {clients} · seed {seed}"
+    partition = f"{choices['partition']} ({inside})" if inside else choices["partition"]
+    return f"{choices['data']} · {partition} · {clients} · seed {seed}"
 
 
 def _facts(summary: Summary, splits: Sequence[ClientSplit]) -> Iterator[tuple[str, str]]:
@@ -125,8 +127,8 @@ def _spread(values: np.ndarray[Any, np.dtype[np.int64]]) -> str:
 
 
 def _some(items: Sequence[int]) -> str:
-    shown = ", ".join(map(str, items[:NAMED]))
-    return f"{shown} and {len(items) - NAMED} more" if len(items) > NAMED else shown
+    shown = ", ".join(map(str, items[:MAX_ITEMS_NAMED]))
+    return f"{shown} and {len(items) - MAX_ITEMS_NAMED} more" if len(items) > MAX_ITEMS_NAMED else shown
 
 
 def _origin(config: Config) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from fedexp.core.state import fingerprints
+from fedexp.errors import DataError
 
 Augment = Callable[[Tensor, torch.Generator], Tensor]
 """Takes a batch of normalised images and returns the batch changed image by image, on the same device."""
@@ -83,7 +84,7 @@ class Source(Protocol):
 
 
 def checksums(tensors: Mapping[str, Tensor]) -> dict[str, str]:
-    """The type, shape and crc32 of each tensor. Against damage, not against malice: it has to cost next to nothing."""
+    """The type, shape and crc32 of each tensor. They find damage, not manipulation, and take little time."""
     crcs = fingerprints(tensors)
     return {name: f"{t.dtype} {list(t.shape)} {crcs[name]}" for name, t in tensors.items()}
 
@@ -94,5 +95,35 @@ def digest(sums: Mapping[str, str]) -> str:
 
 
 def identified(loaded: Loaded) -> Loaded:
-    """The same with its digest."""
+    """The same with its digest.
+
+    Raises:
+        DataError: If it is not what the rest of a run relies on.
+    """
+    if not isinstance(loaded, Loaded):
+        raise DataError(f"data: load() must return a fedexp.data.source.Loaded, not {type(loaded).__name__}.")
+    if problem := next(_problems(loaded), None):
+        raise DataError(f"data: {problem}")
     return loaded if loaded.digest else replace(loaded, digest=digest(checksums(loaded.tensors)))
+
+
+def _problems(loaded: Loaded) -> Iterator[str]:
+    spec = loaded.spec
+    for name, samples, owners in (
+        ("train", loaded.train, loaded.owners),
+        ("test", loaded.test, loaded.test_owners),
+    ):
+        x, y = samples.x, samples.y
+        if x.dtype not in (torch.float32, torch.int64) or y.dtype != torch.int64:
+            yield f"{name}.x must be float32 (or int64), and {name}.y int64, not {x.dtype} and {y.dtype}."
+        elif tuple(x.shape[1:]) != tuple(spec.shape) or y.shape != x.shape[:1]:
+            yield (
+                f"{name}.x must have the shape [samples, *{spec.shape}] that DataSpec says, and {name}.y one label for "
+                f"each, not {list(x.shape)} and {list(y.shape)}."
+            )
+        elif len(y) and not 0 <= int(y.min()) <= int(y.max()) < spec.n_classes:
+            yield f"{name}.y must have labels from 0 to {spec.n_classes - 1}, not from {y.min()} to {y.max()}."
+        elif owners is not None and (owners.dtype != torch.int64 or owners.shape != y.shape):
+            yield f"the owners of {name} must be int64, one for each sample, not {owners.dtype} {list(owners.shape)}."
+    if not len(loaded.train):
+        yield "there is no training sample."

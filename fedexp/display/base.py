@@ -23,7 +23,7 @@ class Display(Protocol):
     ) -> None:
         """Begins; ``done`` rounds are on file already.
 
-        A resumed run may hand in its earlier records next: they count for the best accuracy but are no news.
+        A resumed run may hand in its earlier records next: they count for the best accuracy but are not shown.
 
         Args:
             title: Names the run.

@@ -15,7 +15,7 @@ from fedexp.core.record import Record
 from fedexp.display.numbers import clock, duration, percent, sparkline
 from fedexp.display.progress import KINDS, Progress, nothing
 
-WIDEST = 100  # numbers far from their bars are hard to read
+MAX_WIDTH = 100  # numbers far from their bars are hard to read
 COLOURS = {"aggregation": "cyan", "personalization": "magenta"}
 
 
@@ -76,7 +76,7 @@ class LiveDisplay:
         """Draws the block as it is now."""
         progress = self._progress
         grid = Table.grid(padding=(0, 2), expand=True)
-        grid.width = min(self._console.width, WIDEST)
+        grid.width = min(self._console.width, MAX_WIDTH)
         grid.add_column(no_wrap=True)
         grid.add_column(ratio=1, no_wrap=True)
         grid.add_column(justify="right", no_wrap=True)

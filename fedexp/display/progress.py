@@ -130,7 +130,7 @@ class Progress:
         return max(self.series[kind], key=lambda point: point[1])
 
     def left(self) -> float | None:
-        """Seconds to go at the pace of the later half of the time so far, which pays for no start of workers.
+        """Seconds to go at the pace of the later half of the time so far, which leaves out the start of workers.
 
         Until a second client is done, at the pace of the first; unknown before that.
         """

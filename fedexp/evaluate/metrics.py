@@ -38,7 +38,7 @@ def personalization(results: Iterable[ClientResult]) -> dict[str, Any]:
     }
 
 
-def spread(accuracy: Sequence[float], owned: Sequence[float]) -> dict[str, Any]:
+def spread(accuracy: Sequence[float], owned: Sequence[float] = ()) -> dict[str, Any]:
     """How accuracies lie over clients. ``owned`` are those among the clients' own classes."""
     return {
         "accuracy": float(np.mean(accuracy)),

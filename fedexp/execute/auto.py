@@ -15,9 +15,9 @@ from fedexp.execute.base import Blueprint, Executor, Say, SerialExecutor, quiet
 from fedexp.execute.processes import ProcessExecutor
 from fedexp.execute.task import Task, TaskResult
 
-MARGIN = 1.5  # workers must save so many times what their start costs
-CONTEXT = 600_000_000  # bytes that a process takes on an accelerator before it does anything
-MOST = 4  # workers on one accelerator
+MIN_SAVING = 1.5  # workers are started if they save this many times the time of their start
+CONTEXT_BYTES = 600_000_000  # of an accelerator's memory, which a process takes before it does anything
+MAX_PER_DEVICE = 4  # workers on one accelerator
 
 
 class AutoExecutor:
@@ -74,7 +74,7 @@ class AutoExecutor:
         clients = task.ahead if task.jobs[0].final else rounds * self._blueprint.cohort
         left = clients * self._seconds / self._done
         workers = self._blueprint.worker_count(self._threads, _per_device())
-        if left * (1 - 1 / workers) > MARGIN * self._start:
+        if left * (1 - 1 / workers) > MIN_SAVING * self._start:
             self._start_workers(workers, f"one would need about {left:.0f} s more")
 
     def _start_workers(self, workers: int, why: str) -> None:
@@ -94,5 +94,5 @@ def _per_device() -> int:
     if not torch.cuda.is_available():
         return 1
     free, _ = torch.cuda.mem_get_info()
-    used: int = torch.cuda.max_memory_reserved() + CONTEXT
-    return max(min(int(free / (1.5 * used)), MOST), 1)
+    used: int = torch.cuda.max_memory_reserved() + CONTEXT_BYTES
+    return max(min(int(free / (1.5 * used)), MAX_PER_DEVICE), 1)

@@ -20,15 +20,15 @@ from fedexp.execute.shared_memory import BufferAllocator, Memory, Part, SharedBu
 from fedexp.execute.task import Task, TaskResult
 from fedexp.system.resources import keep_freed_memory
 
-AHEAD = 2  # tasks that a worker has at a time: one under way, and one so that it need not wait for us
+TASKS_PER_WORKER = 2  # at a time: the one it works on, and the next, so that it need not wait for the main process
 LANES = ("a", "b", "c", "d")  # ways between us and a worker: for its tasks, and for answers that wait for their turn
-LIVES = 3  # workers that one task may cost
-STARTS = 8  # times as many starts may fail where there are other workers
+MAX_WORKERS_LOST = 3  # workers that may die while they work on the same task
+MORE_STARTS = 8  # factor on the starts that may fail, if other workers do the work meanwhile
 READY = "ready"  # the lane in which a new worker says that it is there; until then others do the work
 
 
 class Gone(Exception):  # noqa: N818 - not an error of the run
-    """A worker is no more."""
+    """The worker process died."""
 
 
 # ---------------------------------------------------------------- where the worker is
@@ -208,7 +208,7 @@ class Pool(ABC, Generic[H]):
         why = hand.end()
         self._failed_starts = 0 if hand.answered else self._failed_starts + 1
         others = any(h.answered for h in self.hands)  # and do the work meanwhile
-        if self._failed_starts >= (self.workers + LIVES) * (STARTS if others else 1):
+        if self._failed_starts >= (self.workers + MAX_WORKERS_LOST) * (MORE_STARTS if others else 1):
             raise FedexpError(
                 f"Workers end before their first task ({why}); {self.words}. executor=serial does without them."
             )
@@ -229,7 +229,7 @@ class _Turn(Generic[H]):
         self._next: deque[Task] = deque()
         self._due: deque[int] = deque()  # of tasks that are not answered yet, in their order
         self._arrived: dict[int, tuple[H, Arrival]] = {}
-        self._lives: Counter[int] = Counter()
+        self._losses: Counter[int] = Counter()
 
     def answers(self) -> Iterator[TaskResult]:
         """The answers in the order of their tasks."""
@@ -260,7 +260,7 @@ class _Turn(Generic[H]):
 
     def _deal(self) -> bool:
         """Gives tasks to whoever has room for one; returns whether anything is left to be done."""
-        for already in range(AHEAD):
+        for already in range(TASKS_PER_WORKER):
             for hand in list(self._pool.hands):
                 if len(hand.tasks) == already:
                     self._give(hand)
@@ -299,11 +299,11 @@ class _Turn(Generic[H]):
         self._sync(self._pool.hands[hand.number])
 
     def _count(self, task: Task, why: str) -> None:
-        self._lives[task.index] += 1
-        if self._lives[task.index] > LIVES:
+        self._losses[task.index] += 1
+        if self._losses[task.index] > MAX_WORKERS_LOST:
             clients = ", ".join(str(j.client) for j in task.jobs)
             what = f"The work of clients {clients}" if clients else "A test of the server's model"
             raise ClientError(
-                f"{what} has ended {LIVES + 1} workers ({why}; -9 may be a lack of memory). Try fewer workers "
-                "(executor.workers), or executor=serial to see the cause."
+                f"{what} has ended {MAX_WORKERS_LOST + 1} workers ({why}; -9 may be a lack of memory). Try fewer "
+                "workers (executor.workers), or executor=serial to see the cause."
             )

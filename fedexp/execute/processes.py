@@ -25,7 +25,7 @@ from fedexp.execute.task import Task
 from fedexp.system.resources import allow_many_files
 from fedexp.system.signals import block_signals
 
-ENDING = 1.0  # seconds in which a process that has closed its connection ends by itself
+EXIT_SECONDS = 1.0  # how long a process that has closed its connection may take to exit
 
 
 class Channel:
@@ -95,7 +95,7 @@ def serve(fd: int, meters: int, number: int, threads: int) -> None:
 
 
 # ---------------------------------------------------------------- in the main process
-_SERVE = (  # the parent is watched before the imports, which take their time
+_SERVE = (  # the parent is watched before the imports, which take seconds
     "from fedexp.system.signals import exit_with_parent; exit_with_parent({parent}); "
     "from fedexp.system.fast_import import import_lightning; import_lightning(); "
     "from fedexp.execute.processes import serve; serve({fd}, {meters}, {number}, {threads})"
@@ -144,7 +144,7 @@ class Process(WorkerHandle):
     def _gone(self) -> Gone:
         """Lets it end by itself, so that its exit code is its own."""
         with suppress(subprocess.TimeoutExpired):
-            self.process.wait(ENDING)
+            self.process.wait(EXIT_SECONDS)
         return Gone()
 
     def end(self) -> str:

@@ -7,10 +7,12 @@ import logging
 import os
 import signal
 import socket
+import sys
 import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
     from ray import ObjectRef
     from ray.actor import ActorHandle
 
-PATIENCE = 60.0  # seconds without any worker before the user is told what is waited for
+SILENT_SECONDS = 60.0  # without any worker, before the user is told what the run waits for
 QUIETLY = {
     "RAY_USAGE_STATS_ENABLED": "0",  # nothing is reported to anyone
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # no warning about it
@@ -193,7 +195,8 @@ class RayExecutor(Pool[RayHand]):
         import ray
 
         actor = ray.remote(Actor).options(scheduling_strategy="SPREAD", **self._options)
-        return RayHand(number, actor.remote(self._threads), self)
+        path = [str(Path(folder).absolute()) for folder in sys.path]  # "" is the current folder
+        return RayHand(number, actor.remote(self._threads, path), self)
 
     def wait(self, *, patient: bool = True) -> list[RayHand]:
         """The worker that has answered, is lost or is there now."""
@@ -202,7 +205,7 @@ class RayExecutor(Pool[RayHand]):
         asked = {ref: hand for hand in self.hands for ref in hand.asked.values()}
         if not asked:
             return []
-        timeout = (None if any(h.ready for h in self.hands) else PATIENCE) if patient else 0
+        timeout = (None if any(h.ready for h in self.hands) else SILENT_SECONDS) if patient else 0
         done, _ = ray.wait(list(asked), timeout=timeout)
         if not done and patient:
             self._say(f"waiting for Ray to start a worker with {self._each}")

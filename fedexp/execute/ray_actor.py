@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from ray import ObjectRef
 
+    from fedexp.execute.base import Blueprint
     from fedexp.execute.ray import RayPayload
 
 
@@ -22,9 +25,15 @@ class ActorLocation(NamedTuple):
 
 
 class Actor:
-    """A worker in a process of Ray's. A task names what it needs; what was needed for the last one is still here."""
+    """A worker in a process of Ray's. A task names what it needs; what was needed for the last one is still here.
 
-    def __init__(self, threads: int) -> None:
+    Args:
+        threads: Torch's threads.
+        path: Where the main process imports from; last here, for what this process would not find otherwise.
+    """
+
+    def __init__(self, threads: int, path: Sequence[str]) -> None:
+        sys.path += [folder for folder in path if folder not in sys.path]
         from fedexp.system.fast_import import import_lightning
 
         import_lightning()
@@ -57,5 +66,17 @@ class Actor:
         import ray
 
         if self._blueprint != blueprint.hex():
-            self._worker = ray.get(blueprint).open().worker(threads=self._threads)
+            self._worker = self._open(ray.get(blueprint)).worker(threads=self._threads)
             self._blueprint = blueprint.hex()
+
+    def _open(self, blueprint: RayPayload) -> Blueprint:
+        from fedexp.errors import FedexpError
+
+        try:
+            opened: Blueprint = blueprint.open()
+        except ModuleNotFoundError as error:
+            raise FedexpError(
+                f"{socket.gethostname()} has no module {error.name}, which the run needs. On a cluster, Python files "
+                "of your own must be in the same folder on every machine, and packages must be installed on each."
+            ) from error
+        return opened

@@ -56,6 +56,24 @@ class SplitModel(nn.Module):
         return isinstance(self.get_submodule(name.rpartition(".")[0]), NORMS)
 
 
+def check_network(net: object, samples: Tensor, n_classes: int) -> None:
+    """Tries a network on a few samples.
+
+    Raises:
+        ConfigError: If it is not a ``SplitModel``, or does not make of them what it should.
+    """
+    if not isinstance(net, SplitModel):
+        raise ConfigError(f"a network must be a fedexp.models.split.SplitModel, not {type(net).__name__}.")
+    net.eval()
+    with torch.no_grad():
+        h = net.features(samples)
+        z = net.classifier(h)
+    net.train()
+    for what, made, width in (("features", h, net.feature_dim), ("classifier", z, n_classes)):
+        if tuple(made.shape) != (len(samples), width):
+            raise ConfigError(f"{what} makes {list(made.shape[1:])} numbers of a sample, and should make [{width}].")
+
+
 def flat_size(body: nn.Module, shape: tuple[int, ...], *, name: str) -> int:
     """Returns how many numbers ``body`` makes of one sample of the given shape, without computing any.
 

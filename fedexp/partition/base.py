@@ -129,8 +129,32 @@ def split(
     owners: IntArray | None = None,
     owners_test: IntArray | None = None,
 ) -> list[ClientSplit]:
-    """Divides the samples over the clients; ``owners`` are for partitions that follow who made a sample."""
-    return partition.splits(Scene(targets_train, targets_test, n_classes, owners, owners_test), n_clients, rng)
+    """Divides the samples over the clients; ``owners`` are for partitions that follow who made a sample.
+
+    Raises:
+        PartitionError: If they cannot be divided, or the partition does not do what a run relies on.
+    """
+    splits = partition.splits(Scene(targets_train, targets_test, n_classes, owners, owners_test), n_clients, rng)
+    if len(splits) != n_clients:
+        raise PartitionError(f"splits() returned {len(splits)} clients, and there are {n_clients} (cohort.clients).")
+    trained_on = np.zeros(len(targets_train), dtype=bool)
+    for client, own in enumerate(splits):
+        tests = len(targets_train if own.test_from == "train" else targets_test)
+        if not (len(own.train) and _indices(own.train, len(targets_train)) and _indices(own.test, tests)):
+            raise PartitionError(
+                f"client {client} must own indices of samples: one or more below {len(targets_train):,} to train on, "
+                f"and any below {tests:,} to be tested on."
+            )
+        trained_on[own.train] = True
+        if own.test_from == "train" and trained_on[own.test].any():
+            raise PartitionError(f"client {client} would be tested on samples that it is trained on.")
+        trained_on[own.train] = False
+    return splits
+
+
+def _indices(values: IntArray, count: int) -> bool:
+    """Whether these are indices of so many samples."""
+    return np.issubdtype(values.dtype, np.integer) and (not values.size or 0 <= values.min() <= values.max() < count)
 
 
 def own_tests(

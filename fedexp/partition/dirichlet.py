@@ -67,7 +67,7 @@ class Dirichlet(Partition):
 
 def _per_client(beta: float, totals: IntArray, n_clients: int, rng: np.random.Generator) -> IntArray | None:
     weights = rng.dirichlet(np.full(totals.size, beta), size=n_clients)
-    if not weights.any(axis=0).all():  # a tiny beta underflows: nobody wants some class
+    if not weights.any(axis=0).all():  # a tiny beta underflows: a class has no weight at any client
         return None
     return np.stack([apportion(int(n), column) for n, column in zip(totals, weights.T, strict=True)], axis=1)
 

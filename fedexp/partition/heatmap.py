@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-WIDEST = 1600  # pixels; beyond that a browser only scales the picture down again
+MAX_WIDTH = 1600  # pixels; beyond that a browser only scales the picture down again
 LARGEST_CELL = 24
 MISSING = (244, 244, 246)
 PALE = (198, 219, 239)
@@ -21,7 +21,7 @@ def heatmap(partition: Sequence[Sequence[int]]) -> NDArray[np.uint8]:
     # The square root keeps a handful of samples distinguishable from none beside a client with thousands.
     depth = np.sqrt(counts / max(counts.max(initial=0.0), 1.0))[..., None]
     colours = np.where(depth > 0, (1 - depth) * PALE + depth * np.asarray(DARK), MISSING).astype(np.uint8)
-    cell = int(np.clip(WIDEST // max(counts.shape[1], 1), 1, LARGEST_CELL))
+    cell = int(np.clip(MAX_WIDTH // max(counts.shape[1], 1), 1, LARGEST_CELL))
     picture = colours.repeat(cell, axis=0).repeat(cell, axis=1)
     if cell > 3:
         picture[cell - 1 :: cell] = GAP

@@ -9,7 +9,7 @@ from fedexp.errors import PartitionError
 from fedexp.partition.base import Partition
 from fedexp.partition.table import IntArray, equal
 
-DRAWS = 1000  # a full cover is near certain at once with the papers' numbers; this many failures mean it is hopeless
+MAX_DRAWS = 1000  # with the papers' numbers the first draw almost always covers all classes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,15 +37,15 @@ class Incomplete(Partition):
         most = n_classes if self.max_classes is None else self.max_classes
         self._check(most, n_clients, n_classes)
         deck = np.tile(np.arange(n_classes), (n_clients, 1))
-        for _ in range(DRAWS):
+        for _ in range(MAX_DRAWS):
             numbers = rng.integers(self.min_classes, most + 1, size=n_clients)
             owns = rng.permuted(deck, axis=1) < numbers[:, None]
             if owns.any(axis=0).all():
                 return equal(owns.astype(np.int64), totals)
         raise PartitionError(
-            f"in {DRAWS} draws of {self.min_classes} to {most} classes for {n_clients} clients some of the {n_classes} "
-            "classes always stayed without an owner. Use more clients (cohort.clients), raise partition.min_classes, "
-            "or use partition=classes, which deals every class at least once."
+            f"in {MAX_DRAWS} draws of {self.min_classes} to {most} classes for {n_clients} clients some of the "
+            f"{n_classes} classes always stayed without an owner. Use more clients (cohort.clients), raise "
+            "partition.min_classes, or use partition=classes, which deals every class at least once."
         )
 
     def _check(self, most: int, n_clients: int, n_classes: int) -> None:

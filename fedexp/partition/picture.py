@@ -20,7 +20,7 @@ PAPER = (255, 255, 255)
 SMALL, LARGE = 12, 15  # sizes of letters
 PAD = 10
 STRIP = 60  # pixels of the largest bar
-ROOMY = (1200, 960)  # a map that stays smaller than this at double size is drawn so, with numbers in its cells
+MAX_DOUBLED_SIZE = (1200, 960)  # pixels up to which a map is drawn at double size, with numbers in its cells
 SWATCH = 22
 
 
@@ -49,7 +49,7 @@ class _Sheet:
     def map(self) -> Image.Image:
         plain = heatmap(self.counts.tolist())
         doubled = 2 * np.array(plain.shape[1::-1])
-        zoom = 2 if np.all(doubled <= ROOMY) else 1
+        zoom = 2 if np.all(doubled <= MAX_DOUBLED_SIZE) else 1
         return Image.fromarray(plain.repeat(zoom, axis=0).repeat(zoom, axis=1))
 
     @property

@@ -11,7 +11,7 @@ import numpy as np
 from fedexp.partition.base import ClientSplit
 from fedexp.partition.table import IntArray, tally
 
-NAMED = 5  # a warning names at most this many clients
+MAX_CLIENTS_NAMED = 5  # a warning names at most this many clients
 
 
 @dataclass(frozen=True)
@@ -129,8 +129,8 @@ def warnings(summary: Summary) -> list[str]:
 
 
 def _some(items: Sequence[int]) -> str:
-    shown = ", ".join(map(str, items[:NAMED]))
-    return f"{shown} and {len(items) - NAMED} more" if len(items) > NAMED else shown
+    shown = ", ".join(map(str, items[:MAX_CLIENTS_NAMED]))
+    return f"{shown} and {len(items) - MAX_CLIENTS_NAMED} more" if len(items) > MAX_CLIENTS_NAMED else shown
 
 
 def _spread(values: IntArray) -> dict[str, float]:

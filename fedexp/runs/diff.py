@@ -34,7 +34,7 @@ from fedexp.runs.pointer import Pointer
 
 Rows = dict[int, dict[str, dict[str, str]]]  # round -> client or "" -> column -> value
 ABSENT = "–"
-MOST = 5  # differences of one kind that are written out
+MAX_DIFFERENCES_SHOWN = 5  # of one kind
 
 
 @dataclass
@@ -224,7 +224,7 @@ def _list(console: Console, heading: str, lines: Sequence[str]) -> None:
     if lines:
         console.print(f"{heading}:")
         indent = " " * (len(heading) - len(heading.lstrip()) + 2)
-        for line in lines[:MOST]:
+        for line in lines[:MAX_DIFFERENCES_SHOWN]:
             console.print(indent + plain(line))
-        if len(lines) > MOST:
-            console.print(f"{indent}and {len(lines) - MOST} more")
+        if len(lines) > MAX_DIFFERENCES_SHOWN:
+            console.print(f"{indent}and {len(lines) - MAX_DIFFERENCES_SHOWN} more")

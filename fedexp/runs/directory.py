@@ -23,7 +23,7 @@ from fedexp.runs import files
 from fedexp.runs.files import CHECKPOINT, CONFIG, ERROR, GROWING, LOCK, METRICS, MODEL, PLAN, RESULT, Mark
 from fedexp.runs.pointer import Marks
 
-LASTING = (*GROWING, MODEL)  # what a result vouches for; settings and plan are written anew until it is the last one
+LASTING = (*GROWING, MODEL)  # not written again once the result has their checksums
 CHECKED = (CONFIG, PLAN, *LASTING)
 BEGIN_AGAIN = "force=true runs it again from the beginning."
 
@@ -242,7 +242,7 @@ class RunDir:
         self.marks = {**self.marks, name: (mark or Mark()).after(data)}
 
     def rows(self, name: str) -> Iterator[dict[str, str]]:
-        """The rows of a CSV file, one by one: a long run has more than one wants to hold."""
+        """The rows of a CSV file, one by one: those of a long run may not fit in memory."""
         if self._has(name):
             with files.reading(self.path / name) as file, TextIOWrapper(file, encoding="utf-8", newline="") as text:
                 try:
@@ -279,7 +279,7 @@ class RunDir:
         """
         self.check(marks)
         if any(self._size(name) > marks.get(name, Mark()).size for name in GROWING):
-            (self.path / RESULT).unlink(missing_ok=True)  # it would vouch for what is dropped
+            (self.path / RESULT).unlink(missing_ok=True)  # its checksums are of files that are dropped
         for path in (self.path / name for name in GROWING):
             with files.writing(path):
                 if path.name in marks:
@@ -294,7 +294,7 @@ class RunDir:
     def clear(self) -> None:
         """Removes the files of an earlier run in this directory (``force=true``)."""
         names = [name for name in self._own() if name != LOCK]
-        for name in sorted(names, key=lambda name: name != RESULT):  # first: the others are what it vouches for
+        for name in sorted(names, key=lambda name: name != RESULT):  # first: it has the checksums of the others
             (self.path / name).unlink()
 
 

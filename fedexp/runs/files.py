@@ -25,7 +25,7 @@ GROWING = (METRICS, CLIENTS, LEDGER, WEIGHTS)
 MODEL = "model.safetensors"
 ERROR = "error.txt"  # why the run failed
 CHECKPOINT = "checkpoint"  # a folder
-DEEPEST = 50  # lists and objects in each other, in any file of ours
+MAX_NESTING = 50  # of lists and objects in a JSON file
 LATEST, PREVIOUS = "latest.json", "previous.json"
 TENSORS = r"(?:server|client-\d{6,})-\d{6,}\.safetensors"  # see fedexp.runs.checkpoint and fedexp.runs.client_store
 
@@ -140,8 +140,8 @@ def parsed(path: Path, text: str) -> dict[str, Any]:
         content = json.loads(text)
     except (ValueError, RecursionError) as cause:
         raise DamagedError(f"{path} is damaged: it cannot be read as JSON ({cause}).") from cause
-    if _deeper(content, DEEPEST):
-        raise DamagedError(f"{path} is damaged: it is nested more than {DEEPEST} times.")
+    if _deeper(content, MAX_NESTING):
+        raise DamagedError(f"{path} is damaged: it is nested more than {MAX_NESTING} times.")
     if not isinstance(content, dict):
         raise DamagedError(f"{path} is damaged: it holds {_brief(content)}, where an object belongs.")
     return content

@@ -17,6 +17,7 @@ from rich.text import Text
 
 from fedexp import sweep
 from fedexp.config.compose import conf_dir, literal, overrides_of, run_path, title
+from fedexp.config.hydra_loader import Sources
 from fedexp.display.numbers import DASH, count
 from fedexp.errors import CheckpointError, ConfigError, DamagedError, FedexpError
 from fedexp.runs.directory import RunDir
@@ -30,7 +31,7 @@ COLOURS: dict[State, str] = {
     "done": "green", "running": "cyan", "partial": "yellow", "failed": "red", "damaged": "red", "missing": "magenta",
 }  # fmt: skip
 PLAIN_CHOICE = r"[\w-]+"  # of a group: a file of ours
-TAIL = 1 << 16  # bytes in which the last row of a table surely begins
+TAIL_BYTES = 1 << 16  # more than the last row of a table has
 
 
 @dataclass(frozen=True)
@@ -212,7 +213,7 @@ def _last_round(rundir: RunDir) -> str:
     """The last round of which the running process has written something."""
     try:
         with reading(rundir.path / CLIENTS) as file:
-            file.seek(max(os.fstat(file.fileno()).st_size - TAIL, 0))
+            file.seek(max(os.fstat(file.fileno()).st_size - TAIL_BYTES, 0))
             *_, last = file.read().splitlines()
     except (DamagedError, ValueError):  # not begun
         return "0"
@@ -267,18 +268,22 @@ def _remedy(path: Path, job: AnnouncedJob | None, config: dict[str, Any] | None,
 
 
 def _demand_own_choices(job: AnnouncedJob | None, config: dict[str, Any]) -> None:
-    """Raises ``ConfigError`` if a run has a choice for which there is no file of ours."""
+    """Raises ``ConfigError`` if a run has a choice for which there is no file of ours or of an installed package."""
     pairs = (override.partition("=")[::2] for override in (job.overrides if job else ()))
     chosen = {
         group: choice for group, choice in pairs if (conf_dir() / group).is_dir() and _harmless(f"{group}={choice}")
     }
     chosen |= config["choices"] if isinstance(config.get("choices"), dict) else {}
     for group, choice in chosen.items():
-        if not (re.fullmatch(PLAIN_CHOICE, str(choice)) and (conf_dir() / f"{group}/{choice}.yaml").is_file()):
+        if not (re.fullmatch(PLAIN_CHOICE, str(choice)) and _is_file(f"{group}/{choice}.yaml")):
             raise ConfigError(
-                f"{group}={choice} is not a choice of fedexp itself: give the command that started the run again, with "
-                "the --config-dir that has it."
+                f"{group}={choice} is not a choice of fedexp itself or of an installed package: give the command that "
+                "started the run again, with the --config-dir that has it."
             )
+
+
+def _is_file(name: str) -> bool:
+    return any((folder / name).is_file() for folder in Sources(conf_dir()).folders())
 
 
 def _overrides(config: dict[str, Any], path: Path) -> list[str]:

@@ -12,9 +12,9 @@ from fedexp.display.numbers import human_bytes
 from fedexp.system.memory import available_memory
 
 Kind = Literal["memory", "disk"]
-HOLD = 64 * 2**20  # bytes of clients' slots that a store on disk has in memory
-SHARE = 0.25  # of the available memory, above which clients' slots go to disk by themselves
-VERSIONS = 3  # of a file at once: of the last two checkpoints, and of the one being written
+SLOT_MEMORY_BYTES = 64 * 2**20  # of clients' slots, which a store on disk keeps in memory
+MAX_MEMORY_SHARE = 0.25  # of the available memory; store=auto keeps slots on disk if they need more
+VERSIONS_ON_DISK = 3  # of a file at once: of the last two checkpoints, and of the one being written
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +54,7 @@ class Capacity:
 
     @classmethod
     def of(cls, out: Path) -> Capacity:
-        """The room on this machine."""
+        """What this machine has."""
         there = next(p for p in (out.absolute(), *out.absolute().parents) if p.exists())
         return cls(available_memory(), shutil.disk_usage(there).free, out)
 
@@ -71,7 +71,7 @@ class StorageEstimate:
         """The footprint with the chosen store; ``auto`` takes the disk if slots would fill much of the memory."""
         if store != "auto":
             return cls(load, store)
-        fits = room.memory is None or load.keepers * load.kept <= SHARE * room.memory
+        fits = room.memory is None or load.keepers * load.kept <= MAX_MEMORY_SHARE * room.memory
         return cls(load, "memory" if fits else "disk")
 
     @property
@@ -82,7 +82,7 @@ class StorageEstimate:
         return {
             "data": load.data,
             "server": 2 * (load.server + load.mail * load.keepers),  # before and after a round
-            "clients": slots if self.store == "memory" else min(slots, HOLD),
+            "clients": slots if self.store == "memory" else min(slots, SLOT_MEMORY_BYTES),
             "uploads": load.up + load.up_kept * load.cohort,
         }
 
@@ -91,8 +91,8 @@ class StorageEstimate:
         """Bytes on disk, while the run is under way."""
         load = self.load
         return {
-            "server": VERSIONS * (load.server + load.mail * load.keepers),
-            "clients": load.kept * (load.keepers + (VERSIONS - 1) * load.between),
+            "server": VERSIONS_ON_DISK * (load.server + load.mail * load.keepers),
+            "clients": load.kept * (load.keepers + (VERSIONS_ON_DISK - 1) * load.between),
         }
 
     def as_dict(self) -> dict[str, Any]:
@@ -104,7 +104,8 @@ class StorageEstimate:
         slots = f"{human_bytes(self.load.kept)} for each of {self.load.keepers:,} clients"
         if (asked, self.store) == ("auto", "disk"):
             yield (
-                f"store: clients' slots ({slots}) are kept on disk, because they would fill more than {SHARE:.0%} of "
+                f"store: clients' slots ({slots}) are kept on disk, because they would fill more than "
+                f"{MAX_MEMORY_SHARE:.0%} of "
                 f"the available memory ({_known(room.memory)}). store=memory keeps them there."
             )
         rest = sum(self.memory.values()) - self.load.data

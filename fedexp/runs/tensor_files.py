@@ -1,4 +1,4 @@
-"""A shelf of tensor files: each whole or absent, known by its checksum, read without running anything."""
+"""Tensor files: written atomically, identified by a checksum, read without running any code."""
 
 from __future__ import annotations
 

@@ -24,8 +24,8 @@ from fedexp.sweep.listing import Amount, Cost
 from fedexp.sweep.manifest import rounds_done, work
 from fedexp.system import scratch
 
-ENOUGH = 0.5  # seconds of local steps that make a measurement
-PATIENCE = 3.0  # seconds of a first step or test, which is slow, after which there is no second
+MEASURED_SECONDS = 0.5  # of local steps, enough for a measurement
+SLOW_SECONDS = 3.0  # a first step or test that takes longer is not repeated
 SERIAL = "fedexp.execute.base.SerialExecutor"
 NO_TRACKER = "fedexp.track.base.NoTracker"
 
@@ -192,11 +192,11 @@ def _time(engine: Engine, steps: Steps) -> Rates:
     cohort = sorted(engine.sampler(0), key=lambda c: (float(engine.algorithm.facts.counts[c].sum()), c))
     client = cohort[len(cohort) // 2]
     share, result = 0.0, _visit(engine, client, 0.0)
-    if result.seconds["train"] < PATIENCE:
+    if result.seconds["train"] < SLOW_SECONDS:
         result = _visit(engine, client, 0.0)
-    while share < 1.0 and result.seconds["train"] < ENOUGH / 2:
+    while share < 1.0 and result.seconds["train"] < MEASURED_SECONDS / 2:
         per_step = result.seconds["train"] / steps(client, share)
-        share = min(1.0, max(ENOUGH / (per_step * steps(client)), 2 * share))
+        share = min(1.0, max(MEASURED_SECONDS / (per_step * steps(client)), 2 * share))
         result = _visit(engine, client, share)
     step = result.seconds["train"] / steps(client, share)
     return Rates(step, result.seconds["evaluate"], _server_test(engine))
@@ -223,6 +223,6 @@ def _server_test(engine: Engine) -> float:
     for _ in range(3):  # the first is slow
         (answer,) = engine.executor.map([MeasureServer(0, span=(0, batch))], engine.progress.state.message)
         best = min(best, answer.seconds)
-        if answer.seconds >= PATIENCE:
+        if answer.seconds >= SLOW_SECONDS:
             break
     return best * samples / batch

@@ -130,7 +130,7 @@ def _outcome(job: SweepJob, jobs: Mapping[int, SweepJob]) -> SweepJob | None:
 
 
 # ---------------------------------------------------------------- words for jobs
-PLAIN: dict[str, Any] = {"box": None, "padding": (0, 2, 0, 0), "header_style": "dim", "pad_edge": False}  # tables
+TABLE_STYLE: dict[str, Any] = {"box": None, "padding": (0, 2, 0, 0), "header_style": "dim", "pad_edge": False}
 KEY_WIDTH = 12  # of a heading that names a setting, where there is room
 
 

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedexp.display.numbers import DASH, clock, count, human_bytes
-from fedexp.sweep.jobs import KEY_WIDTH, PLAIN, SweepJob, folded, say, varying
+from fedexp.sweep.jobs import KEY_WIDTH, TABLE_STYLE, SweepJob, folded, say, varying
 from fedexp.sweep.progress import roughly
 from fedexp.system.resources import cores
 
@@ -156,7 +156,7 @@ def _show_jobs(lines: Sequence[PlanLine], console: Console) -> None:
 def _grid(lines: Sequence[PlanLine], columns: Columns, *, key_width: int) -> Table:
     settings = [line.job.settings for line in lines]
     keys = varying(settings)
-    grid = Table(**PLAIN)
+    grid = Table(**TABLE_STYLE)
     grid.add_column("job", justify="right", no_wrap=True)
     for key in keys:
         widest = max(len(each.get(key, DASH)) for each in settings)
@@ -172,7 +172,7 @@ def _grid(lines: Sequence[PlanLine], columns: Columns, *, key_width: int) -> Tab
 
 
 def _sizes(lines: Sequence[PlanLine], columns: Columns) -> Table:
-    grid = Table("job", **PLAIN)
+    grid = Table("job", **TABLE_STYLE)
     for heading in columns:
         grid.add_column(heading, justify="right", no_wrap=True)
     for line in lines:

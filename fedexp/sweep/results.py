@@ -19,7 +19,7 @@ from rich.text import Text
 
 from fedexp.display.numbers import DASH, count
 from fedexp.runs.files import writing
-from fedexp.sweep.jobs import KEY_WIDTH, PLAIN, SweepJob, count_statuses, folded, keys_of, listed, say, varying
+from fedexp.sweep.jobs import KEY_WIDTH, TABLE_STYLE, SweepJob, count_statuses, folded, keys_of, listed, say, varying
 
 # The columns of the tables on screen; {window} is the number of rounds.
 SHOWN: dict[str, dict[str, str]] = {
@@ -177,7 +177,7 @@ def _grid(rows: Sequence[Row], goal: str | None, columns: Mapping[str, str], *, 
     """Some numbers of one goal; ``stacked`` puts deviations below their means."""
     keys = keys_of(row.settings for row in rows)
     title = Text(f"{goal}, %", style="bold") if goal else None
-    grid = Table(title=title, title_justify="left", **PLAIN)
+    grid = Table(title=title, title_justify="left", **TABLE_STYLE)
     for key in keys:
         widest = max(len(row.settings.get(key, DASH)) for row in rows)
         grid.add_column(folded(key, width=max(widest, key_width)), overflow="fold")

@@ -10,18 +10,18 @@ from contextlib import contextmanager
 
 from fedexp.errors import LimitError
 
-TORCH = 4 << 30  # bytes of addresses that it takes to import it, roughly
-FILES = (errno.EMFILE, errno.ENFILE)
-OUTPUT = (errno.ENOSPC, errno.EPIPE, errno.EIO)
-MEMORY = ("failed to map segment", "cannot allocate memory", "can't allocate memory", "std::bad_alloc")
-THREADS = ("can't start new thread", "resource temporarily unavailable")
+TORCH_ADDRESS_BYTES = 4 << 30  # address space that importing torch needs, roughly
+TOO_MANY_FILES = (errno.EMFILE, errno.ENFILE)
+OUTPUT_ERRORS = (errno.ENOSPC, errno.EPIPE, errno.EIO)
+MEMORY_MESSAGES = ("failed to map segment", "cannot allocate memory", "can't allocate memory", "std::bad_alloc")
+THREAD_MESSAGES = ("can't start new thread", "resource temporarily unavailable")
 
 
 def warn() -> None:
     """Says so if there are too few addresses for torch: its libraries may end the process before Python hears of it."""
     most = resource.getrlimit(resource.RLIMIT_AS)[0]
-    if most != resource.RLIM_INFINITY and most < TORCH:
-        sys.stderr.write(f"`ulimit -v` is {most // 1024}; torch alone needs some {TORCH // 1024}.\n")
+    if most != resource.RLIM_INFINITY and most < TORCH_ADDRESS_BYTES:
+        sys.stderr.write(f"`ulimit -v` is {most // 1024}; torch alone needs some {TORCH_ADDRESS_BYTES // 1024}.\n")
 
 
 @contextmanager
@@ -37,19 +37,19 @@ def explained() -> Iterator[None]:
 
 def _sentence(error: Exception) -> str | None:
     text = str(error).lower()
-    if isinstance(error, OSError) and error.errno in FILES:
+    if isinstance(error, OSError) and error.errno in TOO_MANY_FILES:
         return (
             f"This process may have {_limit(resource.RLIMIT_NOFILE)} files open at once, and needs more ({error}). "
             "Allow more with `ulimit -n 4096`, or use fewer executor.workers."
         )
-    if isinstance(error, OSError) and error.errno in OUTPUT and not error.filename:
+    if isinstance(error, OSError) and error.errno in OUTPUT_ERRORS and not error.filename:
         return f"What a run says cannot be written to where standard output goes ({error}). Send it elsewhere."
-    if isinstance(error, MemoryError) or any(words in text for words in MEMORY):
+    if isinstance(error, MemoryError) or any(words in text for words in MEMORY_MESSAGES):
         return (
             f"There is not enough memory ({str(error) or 'MemoryError'}). `ulimit -v` is "
             f"{_limit(resource.RLIMIT_AS, 1024)}: allow more if it is a number; plan=true says what a run needs."
         )
-    if any(words in text for words in THREADS):
+    if any(words in text for words in THREAD_MESSAGES):
         return (
             f"The system starts no more threads or processes ({error}). `ulimit -u` is "
             f"{_limit(resource.RLIMIT_NPROC)}: allow more, or use fewer executor.workers."

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 PREFIX = "fedexp-scratch-"
-SETTLED = 60.0  # seconds after which a folder that is in use is surely locked
+MIN_AGE_SECONDS = 60.0  # a younger folder may be in use and not locked yet
 
 
 @contextmanager
@@ -43,7 +43,7 @@ def _clear(prefix: str, within: Path) -> None:
 
 def _is_left_behind(path: Path) -> bool:
     found = path.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or time.time() - found.st_mtime < SETTLED:
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or time.time() - found.st_mtime < MIN_AGE_SECONDS:
         return False
     lock = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-PATIENCE = 5.0  # seconds in which a second signal is not listened to: the first one is being obeyed
+GRACE_SECONDS = 5.0  # after a signal, in which a second one is ignored
 
 
 class Stopped(KeyboardInterrupt):
@@ -28,16 +28,16 @@ def exit_code(stop: KeyboardInterrupt) -> int:
 
 @contextmanager
 def raise_on_signal() -> Iterator[None]:
-    """In the block, SIGINT and SIGTERM raise ``Stopped``, once: nobody is disturbed while writing what is complete.
+    """In the block, SIGINT and SIGTERM raise ``Stopped``, once, so that a checkpoint is written undisturbed.
 
     Later than that they raise again, should the first have been lost on the way or its obeying take too long. After
     a block that was stopped they do nothing, since the process is about to end.
     """
-    never = raised = -PATIENCE
+    never = raised = -GRACE_SECONDS
 
     def stop(number: int, _: object) -> None:
         nonlocal raised
-        if time.monotonic() - raised >= PATIENCE:
+        if time.monotonic() - raised >= GRACE_SECONDS:
             raised = time.monotonic()
             raise Stopped(number)
 
@@ -82,7 +82,7 @@ def exit_with_parent(parent: int) -> None:
 
 @contextmanager
 def block_signals() -> Iterator[None]:
-    """Processes that are started in the block never hear these signals: they end with the process that starts them."""
+    """Processes started in the block do not receive these signals: they end with the process that starts them."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     try:
         yield

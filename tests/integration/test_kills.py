@@ -226,7 +226,7 @@ def test_a_worker_that_dies_while_idle_takes_no_task_with_it(pool, tmp_path):
 
 def test_a_client_that_ends_every_worker_is_named(pool, monkeypatch):
     """Also where failing clients are left out: what a lack of memory ends is not to be left out quietly."""
-    monkeypatch.setattr("fedexp.execute.pool.LIVES", 1)
+    monkeypatch.setattr("fedexp.execute.pool.MAX_WORKERS_LOST", 1)
     with pytest.raises(ClientError, match=r"The work of clients 2 has ended 2 workers .*executor=serial"):
         play({"deadly": Deadly()}, fraction=1.0, executor=used(pool), faults=Faults("skip"))
     executors_agree({}, pool)  # the others were not harmed

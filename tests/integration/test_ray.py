@@ -23,6 +23,7 @@ from fedexp.config.compose import choices_of, composed, run_path
 from fedexp.errors import ClientError, ConfigError, FedexpError
 from fedexp.execute.base import Blueprint, SerialExecutor
 from fedexp.execute.ray import QUIETLY, RayExecutor
+from fedexp.execute.ray_actor import Actor
 from fedexp.runs.directory import RunDir
 from fedexp.testing import executors_agree, trial_after
 from tests.conftest import SMALL
@@ -168,6 +169,15 @@ def test_an_address_where_nobody_listens_is_answered_at_once(monkeypatch):
     monkeypatch.setattr(ray, "is_initialized", lambda: False)  # whatever other tests have started
     with pytest.raises(FedexpError, match=r"127.0.0.1:1: .*refused(.|\n)*ray start --head"):
         RayExecutor(blueprint(), address="127.0.0.1:1")
+
+
+def test_a_machine_without_a_module_of_the_users_is_named():
+    class Payload:
+        def open(self):
+            raise ModuleNotFoundError("No module named 'mine'", name="mine")
+
+    with pytest.raises(FedexpError, match=r"has no module mine, .* in the same folder on every machine"):
+        Actor._open(None, Payload())
 
 
 def test_without_ray_the_command_that_installs_it_is_named(monkeypatch):

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import tomllib
 from contextlib import ExitStack, closing
 from itertools import takewhile
 from pathlib import Path
@@ -18,17 +19,26 @@ import pytest
 
 import fedexp
 from fedexp.config.compose import composed_hydra
+from fedexp.config.packages import GROUP
 from tests.conftest import SMALL
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
 PYTHON = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+EXAMPLE = dict(re.findall(r"```\w+\n# (my_conf/\S+)\n(.*?)```", README, re.DOTALL))  # its files, by path
 ON_A_CLUSTER = re.findall(r"^RAY_\S+ ray start [^#\n]*|^python -m fedexp executor=ray .*", README, re.MULTILINE)
 
 
 def run(arguments: list[str], cwd: Path, **more: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "FEDEXP_DATA": str(cwd / "nothing"), "PYTHONPATH": str(ROOT), **more}
     return subprocess.run(arguments, cwd=cwd, env=environment, capture_output=True, text=True, timeout=280)
+
+
+def write_example(folder: Path) -> None:
+    """Writes the README's folder of a user's own."""
+    for name, text in EXAMPLE.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
 
 
 def commands() -> list[str]:
@@ -78,8 +88,8 @@ def test_continuous_integration_runs_the_two_commands_of_the_readme(programs, tm
 @pytest.mark.parametrize("command", commands())
 def test_command_of_the_readme(command, tmp_path):
     _, *arguments = shlex.split(command)
-    if "algo=fedprox" in arguments:
-        pytest.skip("the README's example of a method that is to be added")
+    if "--config-dir" in arguments:
+        write_example(tmp_path)
     short = [] if "--help" in arguments else ["rounds=1", "evaluate.all_clients=false"]
     if "-m" in arguments[2:]:
         arguments = [a.replace("0.1,0.5,1", "0.1,1").replace("seed=0,1,2", "seed=0,1") for a in arguments]
@@ -182,19 +192,6 @@ def test_python_example_of_the_readme(tmp_path):
     assert (tmp_path / "multirun" / "main").is_dir()
 
 
-def test_example_method_of_the_readme_passes_the_battery():
-    from fedexp.testing import CHECKS
-
-    code = next(c for c in PYTHON if "class Prox" in c)
-    header = (
-        "from dataclasses import dataclass\nfrom fedexp.core.component import Component\n"
-        "from fedexp.core.ranges import NotNegative\nfrom fedexp.core.state import Tree\n"
-        "from fedexp.core.views import Step\n"
-    )
-    names: dict[str, type] = {"__name__": "readme_example"}
-    module = type(sys)("readme_example")
-    sys.modules["readme_example"] = module
-    exec(header + code, module.__dict__)  # noqa: S102 - our own README
-    names.update(module.__dict__)
-    for check in CHECKS.values():
-        check({"prox": names["Prox"](mu=0.5)})
+def test_a_package_of_the_readme_declares_what_is_looked_for():
+    (declared,) = re.findall(r"```toml\n(.*?)```", README, re.DOTALL)
+    assert tomllib.loads(declared)["project"]["entry-points"] == {GROUP: {"my_package": "my_package.conf"}}

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fedexp.errors import FedexpError
 from fedexp.execute.base import quiet
-from fedexp.execute.pool import AHEAD, LANES, LIVES, Gone, Pool, WorkerHandle
+from fedexp.execute.pool import LANES, MAX_WORKERS_LOST, TASKS_PER_WORKER, Gone, Pool, WorkerHandle
 from fedexp.execute.shared_memory import SharedBuffer, TensorPickle
 from fedexp.execute.task import Task, TaskResult
 from fedexp.server.aggregate import Fold, Mean
@@ -47,7 +47,7 @@ class Paper(WorkerHandle):
             raise Gone
         assert self.ready
         assert self.synced
-        assert len(self.tasks) <= AHEAD
+        assert len(self.tasks) <= TASKS_PER_WORKER
         assert lane not in [arrival.lane for arrival in self.held]
 
     def fetch(self):
@@ -98,7 +98,7 @@ class Desk(Pool[Paper]):
             assert not patient  # it would wait for ever
             return []
         hand = self._draw(st.sampled_from(busy))
-        if self.lost < LIVES and self._draw(st.booleans()):
+        if self.lost < MAX_WORKERS_LOST and self._draw(st.booleans()):
             hand.gone = True
             self.lost += 1
         return [hand]

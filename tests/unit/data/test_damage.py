@@ -123,6 +123,6 @@ def test_a_pickle_that_would_run_something_is_refused(tmp_path):
 
     path = tmp_path / "data_batch_1"
     path.write_bytes(pickle.dumps({"data": Evil(), "labels": []}))
-    with pytest.raises(DataError, match="which no data needs"):
+    with pytest.raises(DataError, match="which no data set needs"):
         read_cifar(path)
     assert not (tmp_path / "ran").exists()

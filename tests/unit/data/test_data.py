@@ -24,7 +24,7 @@ from fedexp.data.catalog import CATALOG
 from fedexp.data.digits import Digits
 from fedexp.data.list_command import CACHE, ROOT
 from fedexp.data.normalise import normalised
-from fedexp.data.source import Samples
+from fedexp.data.source import DataSpec, Loaded, Samples, identified
 from fedexp.errors import ConfigError, DataError
 
 CONF = Path(__file__).parents[3] / "conf" / "data"
@@ -305,3 +305,33 @@ def test_digits_without_their_file(monkeypatch):
     monkeypatch.setattr("fedexp.data.digits.find_spec", lambda name: None)
     with pytest.raises(DataError, match="pip install"):
         Digits().load()
+
+
+GOOD = Samples(torch.zeros(4, 3), torch.arange(4))
+
+
+@pytest.mark.parametrize(
+    ("loaded", "message"),
+    [
+        ((GOOD, GOOD), r"load\(\) must return a fedexp\.data\.source\.Loaded, not tuple"),
+        (
+            {"train": Samples(GOOD.x.double(), GOOD.y)},
+            r"train\.x must be float32 .* not torch\.float64 and",
+        ),
+        ({"test": Samples(GOOD.x, GOOD.y.float())}, r"test\.y int64, not torch\.float32 and torch\.float32"),
+        ({"spec": DataSpec((4,), 4)}, r"train\.x must have the shape \[samples, \*\(4,\)\] .* not \[4, 3\] and \[4\]"),
+        ({"test": Samples(GOOD.x, GOOD.y[:3])}, r"test\.y one label for each, not \[4, 3\] and \[3\]"),
+        ({"spec": DataSpec((3,), 3)}, r"train\.y must have labels from 0 to 2, not from 0 to 3"),
+        ({"owners": torch.zeros(3, dtype=torch.int64)}, r"owners of train must be int64, one for each sample"),
+        ({"train": GOOD.select(torch.arange(0))}, r"there is no training sample"),
+    ],
+)
+def test_a_data_set_that_is_not_what_it_says_is_refused(loaded, message):
+    if isinstance(loaded, dict):
+        loaded = Loaded(**{"spec": DataSpec((3,), 4), "train": GOOD, "test": GOOD, "augment": None, **loaded})
+    with pytest.raises(DataError, match=f"^data: .*{message}"):
+        identified(loaded)
+
+
+def test_a_data_set_as_it_should_be_gets_its_digest():
+    assert identified(Loaded(DataSpec((3,), 4), GOOD, GOOD, None)).digest

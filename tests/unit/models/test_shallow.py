@@ -19,7 +19,7 @@ from fedexp.models.alexnet import alexnet
 from fedexp.models.cnn import cnn
 from fedexp.models.lenet import lenet
 from fedexp.models.mlp import mlpnet
-from fedexp.models.split import SplitModel, flat_size
+from fedexp.models.split import SplitModel, check_network, flat_size
 from fedexp.models.tfcnn import tfcnn
 
 CONF = Path(__file__).parents[3] / "conf" / "model"
@@ -188,3 +188,26 @@ def test_mlpnet_without_its_last_relu_has_features_of_both_signs():
     x = torch.randn(64, 1, 8, 8, generator=torch.Generator().manual_seed(0))
     assert mlpnet((1, 8, 8), 10).features(x).min() >= 0
     assert mlpnet((1, 8, 8), 10, final_relu=False).features(x).min() < 0
+
+
+@pytest.mark.parametrize(
+    ("net", "message"),
+    [
+        (nn.Linear(3, 2), r"must be a fedexp\.models\.split\.SplitModel, not Linear"),
+        (SplitModel(nn.Linear(3, 4), nn.Linear(4, 2), 5), r"features makes \[4\] numbers of a sample, .* \[5\]"),
+        (SplitModel(nn.Linear(3, 4), nn.Linear(4, 7), 4), r"classifier makes \[7\] numbers of a sample, .* \[2\]"),
+        (SplitModel(nn.Identity(), nn.Flatten(), 3), r"classifier makes \[3\]"),
+    ],
+)
+def test_a_network_that_does_not_do_what_it_says_is_refused(net, message):
+    with pytest.raises(ConfigError, match=message):
+        check_network(net, torch.zeros(2, 3), 2)
+
+
+def test_trying_a_network_changes_nothing_in_it():
+    net = SplitModel(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Dropout()), nn.Linear(4, 2), 4)
+    before, random = {k: v.clone() for k, v in net.state_dict().items()}, torch.get_rng_state()
+    check_network(net, torch.ones(2, 3), 2)
+    assert all(torch.equal(v, before[k]) for k, v in net.state_dict().items())
+    assert torch.equal(torch.get_rng_state(), random)
+    assert net.training

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedexp.errors import PartitionError
-from fedexp.partition.base import Partition, split
+from fedexp.partition.base import ClientSplit, Partition, split
 from fedexp.partition.classes import Classes
 from fedexp.partition.dirichlet import Dirichlet
 from fedexp.partition.dominant import Dominant
@@ -82,3 +82,42 @@ def test_a_client_that_would_own_too_little_is_named():
 def test_labels_beyond_the_classes_are_refused():
     with pytest.raises(PartitionError, match="labels go from 0 to 9, but the data set says it has 5 classes"):
         Iid()(balanced(10), 2, 5, rng())
+
+
+class Given:
+    """A partition that was made up, by a user for example."""
+
+    seed = None
+
+    def __init__(self, *splits):
+        self._splits = [ClientSplit(np.array(train), np.array(test, dtype=int), kind) for train, test, kind in splits]
+
+    def splits(self, scene, n_clients, rng):
+        return self._splits
+
+
+WHOLE = ([0, 1], [2], "train")
+
+
+@pytest.mark.parametrize(
+    ("splits", "message"),
+    [
+        ([WHOLE], r"splits\(\) returned 1 clients, and there are 2 \(cohort\.clients\)"),
+        ([WHOLE, ([], [2], "train")], "client 1 must own indices .* one or more below 10"),
+        ([WHOLE, ([0.5], [2], "train")], "client 1 must own indices"),
+        ([([10], [2], "train"), WHOLE], "client 0 must own indices"),
+        ([([-1], [2], "train"), WHOLE], "client 0 must own indices"),
+        ([([1], [5], "test"), WHOLE], "client 0 must own indices .* any below 5 to be tested on"),
+        ([([1, 2], [2], "train"), WHOLE], "client 0 would be tested on samples that it is trained on"),
+    ],
+)
+def test_a_partition_that_is_none_is_refused(splits, message):
+    labels = np.zeros(10, dtype=int)
+    with pytest.raises(PartitionError, match=message):
+        split(Given(*splits), labels, labels[:5], 2, 1, rng())
+
+
+def test_a_sample_may_be_trained_on_here_and_tested_on_there():
+    """Of test samples with the same indices, or by another client."""
+    labels = np.zeros(10, dtype=int)
+    assert len(split(Given(WHOLE, ([2], [2], "test")), labels, labels[:5], 2, 1, rng())) == 2

@@ -195,7 +195,7 @@ def test_clients_are_digested_in_the_order_of_their_slots_names(clients):
 
 # ---------------------------------------------------------------- as a setting
 def test_a_run_is_the_same_with_both_and_has_one_identity(configured, tmp_path, monkeypatch):
-    monkeypatch.setattr("fedexp.build.HOLD", 1000)  # less than one client's slots
+    monkeypatch.setattr("fedexp.build.SLOT_MEMORY_BYTES", 1000)  # less than one client's slots
     results = {}
     for kind in ("memory", "disk"):
         config = configured("algo=scamap", "rounds=4", "every.checkpoint=2", "keep=all")

@@ -135,7 +135,7 @@ def test_a_run_stays_within_its_footprint(configured, monkeypatch, algo, store):
 
     hold = 50_000 if algo == "scamap" else 1000
     for module in ("build", "runs.storage_estimate"):
-        monkeypatch.setattr(f"fedexp.{module}.HOLD", hold)
+        monkeypatch.setattr(f"fedexp.{module}.SLOT_MEMORY_BYTES", hold)
     config = configured(f"algo={algo}", "rounds=6", "every.checkpoint=2", "cohort.fraction=0.34", f"store={store}")
     expected = build(config).plan.content["footprint"]
     disk, memory = [0], [0]

@@ -28,7 +28,7 @@ def test_a_folder_is_there_for_its_block(tmp_path):
 
 
 def test_what_a_killed_process_left_is_removed_and_nothing_else(tmp_path, monkeypatch):
-    monkeypatch.setattr(scratch, "SETTLED", -1.0)
+    monkeypatch.setattr(scratch, "MIN_AGE_SECONDS", -1.0)
     others = [tmp_path / name for name in ("fedexp-scratch-mine", "fedexp-scratch-notes.txt", "fedexp-abcdefgh")]
     for path in others:
         path.mkdir()
