@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from fedexp.client.faults import Faults
 from fedexp.client.loops import accelerators, available
-from fedexp.client.module import Local
+from fedexp.client.messages import Local
 from fedexp.client.network import classify, layout_of, tensors
-from fedexp.client.worker import Faults
 from fedexp.config import targets
 from fedexp.config.compose import Config, checked, run_id, title
 from fedexp.core.algorithm import Algorithm

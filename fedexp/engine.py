@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from fedexp.client.module import ClientResult, Job
+from fedexp.client.messages import ClientResult, Job
 from fedexp.core.algorithm import Algorithm, Private
 from fedexp.core.record import Record
 from fedexp.core.state import Message, Tree, digest, fingerprints, sizes

@@ -18,11 +18,11 @@ import numpy as np
 import torch
 from torch import nn
 
+from fedexp.client.faults import RAISE, Faults
 from fedexp.client.loops import FabricLoop, Loop, TrainerLoop
-from fedexp.client.module import Local
+from fedexp.client.messages import Local
 from fedexp.client.network import classify, layout_of, tensors
 from fedexp.client.optim import Sgd
-from fedexp.client.worker import RAISE, Faults
 from fedexp.core.algorithm import Algorithm, Components
 from fedexp.core.component import Component
 from fedexp.core.seeding import numpy_rng, seeded

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fedexp.build import Experiment, build
-from fedexp.client.module import ClientResult, Job
+from fedexp.client.messages import ClientResult, Job
 from fedexp.client.worker import Worker
 from fedexp.config.compose import composed
 from fedexp.core.algorithm import Algorithm, Components

@@ -12,58 +12,11 @@ from torch import Tensor, nn
 
 from fedexp.client.logits import LogitPipeline
 from fedexp.client.optim import Optimizer
-from fedexp.core.algorithm import Algorithm, Private
+from fedexp.core.algorithm import Algorithm
 from fedexp.core.component import Phase
-from fedexp.core.state import Message, Tree
+from fedexp.core.state import Tree
 from fedexp.core.views import Frame, Step
-from fedexp.evaluate.tester import Score
 from fedexp.models.split import SplitModel
-
-
-@dataclass(frozen=True)
-class Local:
-    """The run's local setting."""
-
-    epochs: float
-    batch_size: int
-    clip: float | None = None  # largest global norm of a gradient
-
-    def steps(self, phase: Phase, per_epoch: int, share: float = 1.0) -> range:
-        """The steps of a phase in the sequence of a client's batches, of which an epoch has ``per_epoch``."""
-        epochs = self.epochs if phase.epochs is None else phase.epochs
-        total = max(int(share * epochs * per_epoch + 1e-9), 1)  # 1.15 · 100 is 115
-        begin = int(phase.begin * total)
-        return range(begin, max(int(phase.end * total), begin + 1))
-
-
-@dataclass(frozen=True)
-class Job:
-    """One client's work in one round: tensors and numbers only, so that it can go anywhere."""
-
-    round: int
-    client: int
-    downlink: Message  # in a task only what is for this client alone
-    private: Private
-    weight: float = 1.0  # of its uploads, where they are weighted
-    share: float = 1.0  # of the local steps that it does; a straggler does fewer
-    test_globally: bool = False  # also test the trained model on the global test set
-    final: bool = False  # after the last round: measured, and nothing of it kept
-
-
-@dataclass(frozen=True)
-class ClientResult:
-    """What comes back: messages on the CPU, and what was measured. A client that failed has nothing but its error."""
-
-    client: int
-    uplink: Message = field(default_factory=dict)
-    private: Private = field(default_factory=dict)
-    terms: dict[str, float] = field(default_factory=dict)  # mean loss terms, "phase/term"
-    seconds: dict[str, float] = field(default_factory=dict)
-    before: Score | None = None
-    after: Score | None = None
-    globally: Score | None = None
-    sent: dict[str, int] = field(default_factory=dict)  # bytes of each upload
-    error: str | None = None
 
 
 class Meter:

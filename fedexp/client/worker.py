@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import math
-import signal
 import threading
 import time
-import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import torch
 
+from fedexp.client.faults import ADVICE, RAISE, Faults, attribute_errors, check_slots, check_terms, time_limit, where
 from fedexp.client.loops import Loop
-from fedexp.client.module import ClientModule, ClientResult, Job, Local, Meter
+from fedexp.client.messages import ClientResult, Job, Local
+from fedexp.client.module import ClientModule, Meter
 from fedexp.client.network import FrozenCopies, fastest_memory_format, load, tensors
 from fedexp.client.optim import Optimizer, OptimizerFactory
 from fedexp.core.algorithm import Algorithm, Private, to_device
@@ -42,17 +39,6 @@ class ClientSession:
     private: Private
     info: Info
     view: View
-
-
-@dataclass(frozen=True)
-class Faults:
-    """What happens when a client fails: an exception, a number that is not finite, or too long a time."""
-
-    policy: Literal["raise", "skip"] = "raise"
-    seconds: float | None = None  # for one client's round
-
-
-RAISE = Faults()
 
 
 class Worker:
@@ -120,7 +106,7 @@ class Worker:
         """
         result = self._work(job)
         if lost := [name for name, tree in result.uplink.items() if not is_finite(tree)]:
-            raise ClientError(f"{_where(job)}: upload {lost[0]!r} has a value that is not finite. {_ADVICE}")
+            raise ClientError(f"{where(job)}: upload {lost[0]!r} has a value that is not finite. {ADVICE}")
         return replace(result, uplink={n: snapshot(t) for n, t in result.uplink.items()})
 
     def test_client(self, job: Job) -> Score | None:
@@ -172,9 +158,9 @@ class Worker:
         ends, modules = self._train(job, session)
         local = self._local_round(job, session, ends, modules)
         terms = {f"{m.phase.name}/{k}": v for m in modules for k, v in m.turn.terms().items()}
-        _check_terms(job, terms)
+        check_terms(job, terms)
         uplink, new = self._finish(local)
-        _check_slots(job, new)
+        check_slots(job, new)
         if new:
             private = {**session.private, **new}
             session = replace(session, private=private, view=self._view(session.message, private, session.info))
@@ -309,64 +295,3 @@ class Worker:
         """A tree that shares no memory with the network."""
         live = {t.data_ptr() for t in tensors(self.net).values()}
         return {k: v.clone() if v.data_ptr() in live else v for k, v in tree.items()}
-
-
-def _check_terms(job: Job, terms: Mapping[str, float]) -> None:
-    if bad := [k for k, v in terms.items() if not math.isfinite(v)]:
-        phase, _, term = bad[0].rpartition("/")
-        raise ClientError(f"{_where(job)}, phase {phase!r}: loss term {term!r} is not finite. {_ADVICE}")
-
-
-def _check_slots(job: Job, slots: Private) -> None:
-    """What a client keeps would make it fail in every later round."""
-    if lost := [name for name, tree in slots.items() if not is_finite(tree)]:
-        raise ClientError(f"{_where(job)}: its slot {lost[0]!r} has a value that is not finite. {_ADVICE}")
-
-
-def _where(job: Job) -> str:
-    return f"{'after the last round' if job.final else f'round {job.round + 1}'}, client {job.client}"
-
-
-_ADVICE = "Lower optim.lr, set local.clip, or look at this client's data."
-
-
-class attribute_errors:  # noqa: N801 - to be read as a clause; not a generator, which takes longer
-    """Any exception of the block becomes a ClientError that says where, and carries the traceback."""
-
-    def __init__(self, job: Job, phase: Phase | None = None) -> None:
-        self._job, self._phase = job, phase
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, cause: BaseException | None, trace: object) -> None:
-        if isinstance(cause, Exception) and not isinstance(cause, ClientError):
-            where = _where(self._job) + (f", phase {self._phase.name!r}" if self._phase else "")
-            said = (str(cause).splitlines() or [""])[0]
-            traced = "".join(traceback.format_exception(cause))
-            raise ClientError(f"{where}: {type(cause).__name__}: {said}", traced) from cause
-
-
-@contextmanager
-def time_limit(seconds: float | None, job: Job) -> Iterator[None]:
-    """Raises a ClientError in the block when it takes longer; None is no limit.
-
-    And again every second, in case that one was lost: Python prints what is raised in a destructor, and goes on.
-    """
-    if seconds is None:
-        yield
-        return
-
-    def late(*_: object) -> None:
-        raise ClientError(f"{_where(job)}: not done after {seconds:g} s (limit)")
-
-    before = signal.signal(signal.SIGALRM, late)
-    signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)
-    try:
-        try:
-            yield
-        finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-    finally:  # also if the time was up in the lines above
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from fedexp.client.module import ClientResult, Job
+from fedexp.client.messages import ClientResult, Job
 from fedexp.core.algorithm import Algorithm
 from fedexp.core.record import Record
 from fedexp.core.seeding import numpy_rng

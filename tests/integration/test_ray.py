@@ -16,9 +16,9 @@ import pytest
 
 from fedexp.api import run
 from fedexp.build import make
+from fedexp.client.faults import Faults
 from fedexp.client.loops import FabricLoop
 from fedexp.client.optim import Sgd
-from fedexp.client.worker import Faults
 from fedexp.config.compose import choices_of, composed, run_path
 from fedexp.errors import ClientError, ConfigError, FedexpError
 from fedexp.execute.base import Blueprint, SerialExecutor
