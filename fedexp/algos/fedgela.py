@@ -56,7 +56,7 @@ class EquiangularHead(Component):
         """The frame."""
         return (Slot("frame", "constant", frame),)
 
-    def private(self) -> str:
+    def private_part(self) -> str:
         """The network's own classifier stays where it is, unused."""
         return "classifier"
 

@@ -48,7 +48,7 @@ class ManifoldReshape(Component):
     eps: Positive = 1e-8
 
     @property
-    def needs(self) -> tuple[str, ...]:  # type: ignore[override]
+    def needs(self) -> tuple[str, ...]:
         """Prototypes are for the margin only."""
         return ("means",) if self.inter else ()
 

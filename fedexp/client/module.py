@@ -90,7 +90,7 @@ class ClientModule(lightning.LightningModule):
 
     def begin(self, frame: Frame, optimizer: Callable[[], Optimizer], meter: Meter) -> None:
         """Takes up a client's phase: from now on nothing is left of another client."""
-        frame.structure = self._answer.of_others
+        frame.classify = self._answer.of_network
         trained = {n: p for n, p in frame.weights.items() if n in self._names}
         self.turn = Turn(frame, trained, optimizer, meter)
         for name, tensor in frame.weights.items():

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
 import torch
@@ -12,8 +12,6 @@ from torch import Tensor, nn
 
 from fedexp.core.state import Layout, Tree
 from fedexp.models.split import SplitModel
-
-Forward = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 
 def tensors(net: SplitModel) -> Tree:
@@ -78,33 +76,46 @@ def classify(net: SplitModel, tree: Tree, features: Tensor) -> Tensor:
     return logits
 
 
+class Frozen(Protocol):
+    """Gives a copy of the network with other weights; ``part`` is what will be used of it, and must be in the tree."""
+
+    def __call__(self, tree: Tree, part: str = "all") -> SplitModel: ...
+
+
 class FrozenCopies:
     """Copies of a network in evaluation mode for teachers and anchors. Made when first needed, then used again."""
 
     def __init__(self, net: SplitModel) -> None:
         self._net = net
+        self._names = layout_of(net).parts
         self._copies: list[SplitModel] = []
 
-    def fresh(self) -> Callable[[Tree], Forward]:
-        """A function from weights to their forward pass. Each tree is loaded once; valid until the next ``fresh``."""
-        loaded: dict[int, tuple[Tree, Forward]] = {}  # the tree is held so that its id stays its own
+    def fresh(self) -> Frozen:
+        """A function from weights to a copy that has them. Each tree is loaded once; valid until the next ``fresh``."""
+        loaded: dict[int, tuple[Tree, SplitModel, set[str]]] = {}  # the tree is held so that its id stays its own
 
-        def forward_of(tree: Tree) -> Forward:
+        def copy_of(tree: Tree, part: str = "all") -> SplitModel:
             if id(tree) not in loaded:
-                loaded[id(tree)] = (tree, self._forward(len(loaded), tree))
-            return loaded[id(tree)][1]
+                loaded[id(tree)] = (tree, self._copy(len(loaded), tree), set())
+            _, net, checked = loaded[id(tree)]
+            if part not in checked:
+                self._demand(tree, part)
+                checked.add(part)
+            return net
 
-        return forward_of
+        return copy_of
 
-    def _forward(self, index: int, tree: Tree) -> Forward:
+    def _copy(self, index: int, tree: Tree) -> SplitModel:
         if index == len(self._copies):
             spare = copy.deepcopy(self._net).eval()
             self._copies.append(spare.requires_grad_(requires_grad=False))
-        net = self._copies[index]
-        load(net, tree)
+        load(self._copies[index], tree)
+        return self._copies[index]
 
-        def forward(x: Tensor) -> tuple[Tensor, Tensor]:
-            h = net.features(x)
-            return h, net.classifier(h)
-
-        return forward
+    def _demand(self, tree: Tree, part: str) -> None:
+        """A copy has other weights from earlier: what a tree lacks would be anything."""
+        if lost := sorted(self._names[part] - tree.keys()):
+            whole = "the whole network" if part == "all" else f"the {part}"
+            raise ValueError(
+                f"weights to be run must have {whole}, but {lost[0]!r} is missing. Begin with a whole tree."
+            )

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
+from torch import Tensor
 
 from fedexp.client.faults import ADVICE, RAISE, Faults, attribute_errors, check_slots, check_terms, time_limit, where
 from fedexp.client.loops import Loop
@@ -23,7 +24,7 @@ from fedexp.core.views import Frame, LocalRound, View
 from fedexp.data.federated import Batches, FederatedData, Info
 from fedexp.data.source import Samples
 from fedexp.errors import ClientError, ConfigError
-from fedexp.evaluate.tester import Score, Tester
+from fedexp.evaluate.tester import Score, Tester, features
 from fedexp.models.split import SplitModel
 from fedexp.server.aggregate import Allocate, Fold, is_finite
 
@@ -34,6 +35,7 @@ CPU = torch.device("cpu")
 class ClientSession:
     """A client at its place: what it received, what it keeps, how components see both."""
 
+    round: int
     received: Tree
     message: Message
     private: Private
@@ -180,7 +182,7 @@ class Worker:
         received = self._moved({"": model}, self._device)[""]
         info = self.data.info(job.client)
         view = self._view(message, private, info)
-        return ClientSession(self.algorithm.compose(received, view, "start"), message, private, info, view)
+        return ClientSession(job.round, self.algorithm.compose(received, view, "start"), message, private, info, view)
 
     def _view(self, message: Message, private: Private, info: Info) -> View:
         return View(self.algorithm.views(self._constants, message, private), info, self.algorithm.facts)
@@ -197,7 +199,7 @@ class Worker:
         if samples is None:
             return None, 0.0
         weights = self.algorithm.compose(weights, session.view, "view")
-        score = self._tester.score(weights, samples, session.view.views, session.info)
+        score = self._tester.score(weights, samples, session.view.views, session.info, session.round)
         return score, time.perf_counter() - clock
 
     def _train(self, job: Job, session: ClientSession) -> tuple[dict[str, Tree], list[ClientModule]]:
@@ -221,8 +223,9 @@ class Worker:
             load(self.net, session.received if phase.start == "received" else views[key][slot])
         path = (job.round, job.client, self._stream(phase))
         frame = Frame(
-            views, session.info, facts, session.received, tensors(self.net), phase.name, path, self._spares.fresh()
-        )
+            views=views, info=session.info, facts=facts, round=job.round, received=session.received,
+            weights=tensors(self.net), phase=phase.name, rng_path=path, net=self.net, frozen=self._spares.fresh(),
+        )  # fmt: skip
         module = self._module(phase)
         module.begin(frame, lambda: self._make_optimizer(phase, done), self.meter)
         batches = self._batches(phase, path, session.info, job.share)
@@ -261,6 +264,17 @@ class Worker:
     def _local_round(
         self, job: Job, session: ClientSession, ends: dict[str, Tree], modules: list[ClientModule]
     ) -> LocalRound:
+        frozen = self._spares.fresh()
+
+        def embed(tree: Tree) -> Iterator[tuple[Tensor, Tensor]]:
+            net = frozen(tree, "features")
+            return ((h, y) for _, y, h in features(net, self.data.own_train(job.client)))
+
+        def classify(tree: Tree, h: Tensor) -> Tensor:
+            with torch.no_grad():
+                logits: Tensor = frozen(tree, "classifier").classifier(h)
+                return logits
+
         settings = {m.phase.name: self._optimizer.settings(**m.phase.optim) for m in modules}
         return LocalRound(
             views=session.view.views,
@@ -272,7 +286,8 @@ class Worker:
             steps={m.phase.name: m.turn.taken for m in modules},
             lr={n: s.lr for n, s in settings.items()},
             momentum={n: s.momentum for n, s in settings.items()},
-            embed=lambda phase: self._tester.embed(ends[phase], self.data.own_train(session.info.client)),
+            embed=embed,
+            classify=classify,
         )
 
     def _finish(self, local: LocalRound) -> tuple[Message, Private]:

@@ -15,7 +15,7 @@ from fedexp.core.views import Facts, View, Views
 from fedexp.errors import PlanError
 
 PER_STEP = ("head", "logits", "loss", "grads")
-SEAMS = ("private", "plan", "start", *PER_STEP, "finish", "uplink", "weigh", "serve", "update", "view")
+SEAMS = ("private_part", "plan", "start", *PER_STEP, "finish", "uplink", "weigh", "serve", "update", "view")
 
 Components = Mapping[str, Component]
 Private = dict[str, Tree]  # "component.slot"; what a client keeps between rounds
@@ -162,7 +162,7 @@ def _plan(components: Components) -> tuple[Phase, ...]:
 
 
 def _share(layout: Layout, components: Components) -> Layout:
-    private = frozenset[str]().union(*(layout.parts[c.private()] for c in components.values()))
+    private = frozenset[str]().union(*(layout.parts[c.private_part()] for c in components.values()))
     return replace(
         layout,
         shared=tuple(n for n in layout.parameters if n not in private),
@@ -190,8 +190,8 @@ def _misfits(components: Components, phases: tuple[Phase, ...], slots: Mapping[s
     yield from _phase_misfits(components, phases, slots)
     if len(weighing := [k for k, c in components.items() if overrides(c, "weigh")]) > 1:
         yield f"components {weighing} both weigh the clients; only one can"
-    for part in sorted({c.private() for c in components.values()} - {"none"}):
-        if len(keeping := [k for k, c in components.items() if c.private() == part]) > 1:
+    for part in sorted({c.private_part() for c in components.values()} - {"none"}):
+        if len(keeping := [k for k, c in components.items() if c.private_part() == part]) > 1:
             yield f"components {keeping} each put their own {part} in place of the server's; only one can"
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
@@ -50,12 +50,27 @@ class Component:
 
     during: tuple[str, ...] = ("local",)  # phases in which the per-step seams act; "eval" is the test, "*" everything
 
-    needs: ClassVar[tuple[str, ...]] = ()  # keys of components whose slots are read
-    keeps: ClassVar[tuple[str, ...]] = ()  # messages the server must keep by client, beside reducing them
-    personal: ClassVar[bool] = False  # the method gives clients a model of their own
-    global_view: ClassVar[bool] = True  # False: the server's model is incomplete and is not tested
+    # ------------------------------------------------------------ declare: class variables, or properties of the fields
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """Keys of components whose slots are read."""
+        return ()
 
-    # ------------------------------------------------------------ declare
+    @property
+    def keeps(self) -> tuple[str, ...]:
+        """Messages the server must keep by client, beside reducing them."""
+        return ()
+
+    @property
+    def personal(self) -> bool:
+        """Whether the method gives clients a model of their own."""
+        return False
+
+    @property
+    def global_view(self) -> bool:
+        """Whether the server's model is complete. If not, it is not tested."""
+        return True
+
     def problems(self, facts: Facts) -> Iterable[str]:
         """Says what does not fit the run, each sentence starting with the field's name. Ranges are in the types."""
         return ()
@@ -72,7 +87,7 @@ class Component:
         """Declares what is sent beside the model. Combined by union, under the component's key."""
         return ()
 
-    def private(self) -> str:
+    def private_part(self) -> str:
         """Names the part of the network that never travels. Combined by union."""
         return "none"
 

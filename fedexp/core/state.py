@@ -6,7 +6,7 @@ import hashlib
 import zlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -16,6 +16,18 @@ Message = dict[str, Tree]  # by slot: "model", "scaffold.c", ...
 
 Scope = Literal["server", "client", "mailbox", "constant"]
 Reduce = Literal["weighted", "uniform", "sum", "keep"]
+
+
+class ReadOnlyTree(Tree):
+    """A tree as components are shown it: what is to change is handed back as a tree of their own."""
+
+    def _refuse(self, *_: object, **__: object) -> Any:
+        raise TypeError("this tree is read only: return a new one, such as {**tree, name: value}")
+
+    __setitem__ = __delitem__ = __ior__ = clear = pop = popitem = setdefault = update = _refuse
+
+    def __reduce__(self) -> tuple[type[Tree], tuple[Tree]]:
+        return dict, (dict(self),)
 
 
 # ---------------------------------------------------------------- trees: pure, names of the first argument

@@ -17,6 +17,7 @@ from fedexp.core.state import Layout, Tree, pick, sub
 
 if TYPE_CHECKING:
     from fedexp.data.federated import Info
+    from fedexp.models.split import SplitModel
 
 T = TypeVar("T")
 Slots = Mapping[str, Tree]
@@ -73,19 +74,21 @@ class View(Bound):
     facts: Facts
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Frame(Bound):
     """What stays the same over the steps of a phase."""
 
     info: Info | None
     facts: Facts
+    round: int | None  # None where the server's model is tested
     received: Tree
     weights: Tree  # the live tensors being trained or tested
     phase: str
     rng_path: tuple[int | str, ...]
-    frozen: Callable[[Tree], Callable[[Tensor], tuple[Tensor, Tensor]]]
+    net: SplitModel  # live; that of other weights while ``Step.forward`` runs them
+    frozen: Callable[[Tree], SplitModel]  # a copy of the network with other weights, in evaluation mode
+    classify: Callable[[Tensor, Step], Tensor] = field(init=False)  # set by who has the phase's pipeline of logits
     cache: dict[tuple[str, str], Any] = field(default_factory=dict)
-    structure: Callable[[Tensor, Tensor, Step], Tensor] | None = None  # from other weights' (h, z) to their logits
 
 
 @dataclass
@@ -120,6 +123,18 @@ class Step:
         return self.frame.info
 
     @property
+    def facts(self) -> Facts:
+        """What is known of the run before its first round."""
+        return self.frame.facts
+
+    @property
+    def round(self) -> int:
+        """The round, counted from 0. The server's model is tested outside of rounds: ``info`` is None then."""
+        if self.frame.round is None:
+            raise RuntimeError("step.round was asked for in a test of the server's model, which belongs to no round")
+        return self.frame.round
+
+    @property
     def n_classes(self) -> int:
         """Number of classes of the data set."""
         return self.frame.facts.n_classes
@@ -136,14 +151,30 @@ class Step:
 
     @property
     def weights(self) -> Tree:
-        """The live weights, by name."""
+        """The weights by name, live: the next step changes them, so clone what is to be kept."""
         return self.frame.weights
 
+    def classify(self, h: Tensor) -> Tensor:
+        """Logits of any features under the live classifier, with gradient.
+
+        ``head`` and ``logits`` of components that act everywhere (``during: ["*"]``) belong to the network and act on
+        them; what acts in this phase only, such as a restricted softmax, does not.
+        """
+        return self.frame.classify(h, self)
+
     def forward(self, tree: Tree) -> tuple[Tensor, Tensor]:
-        """Features and logits of this batch under other weights, in evaluation mode, without gradient."""
-        with torch.no_grad():
-            h, z = self.frame.frozen(tree)(self.x)
-            return h, z if self.frame.structure is None else self.frame.structure(h, z, self)
+        """Features and logits of this batch under other weights, in evaluation mode, without gradient.
+
+        Logits are made as ``classify`` makes them.
+        """
+        frame = self.frame
+        live, frame.net = frame.net, frame.frozen(tree)
+        try:
+            with torch.no_grad():
+                h: Tensor = frame.net.features(self.x)
+                return h, frame.classify(h, self)
+        finally:
+            frame.net = live
 
     def once(self, name: str, make: Callable[[], T]) -> T:
         """A value that is the same for all steps of the phase, made at the first of them."""
@@ -171,7 +202,8 @@ class LocalRound(Bound):
     steps: Mapping[str, int]  # phase -> optimizer steps taken
     lr: Mapping[str, float]
     momentum: Mapping[str, float]
-    embed: Callable[[str], Iterator[tuple[Tensor, Tensor]]]  # (h, y) of the training samples under a phase's end
+    embed: Callable[[Tree], Iterator[tuple[Tensor, Tensor]]]  # (h, y) of the training samples under any weights
+    classify: Callable[[Tree, Tensor], Tensor]  # the network's own classifier under any weights, without gradient
 
     @property
     def client(self) -> int:

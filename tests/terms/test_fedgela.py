@@ -210,7 +210,7 @@ def test_a_teacher_answers_through_the_same_head(structure):
     differences = []
 
     class Looking(Recorder):
-        def look(self, step):
+        def _look(self, step):
             if step.index == 0:
                 before = step.frame.key
                 differences.append(float((step.forward(step.received)[1] - step.z.detach()).abs().max()))

@@ -66,7 +66,7 @@ class Keeps(Component):
 
     part: str = "classifier"
 
-    def private(self):
+    def private_part(self):
         return self.part
 
     def slots(self):
