@@ -201,7 +201,9 @@ def _conclude(experiment: Experiment, rundir: RunDir, engine: Engine, console: C
         },
         "versions": versions(),
     }
-    save_model(rundir, engine.progress.state.model, {"run": result["run"], "title": result["title"]})
+    save_model(
+        rundir, engine.algorithm.network(engine.progress.state.model), {"run": result["run"], "title": result["title"]}
+    )
     if rundir.result() is None:  # else there is one of an earlier pass, which stays until this pass is done
         rundir.conclude(result)
     try:

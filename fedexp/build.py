@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedexp.client.faults import Faults
+from fedexp.client.faults import Faults, unfit_optimizer
 from fedexp.client.loops import accelerators, available
 from fedexp.client.messages import Local
-from fedexp.client.network import classify, layout_of, tensors
+from fedexp.client.network import add_modules, classify, layout_of, tensors
 from fedexp.config import targets
 from fedexp.config.compose import Config, checked, run_id, title
 from fedexp.core.algorithm import Algorithm
@@ -132,7 +132,9 @@ def build(config: Config, stage: Say = quiet) -> Experiment:
         raise ConfigError("\n".join([*problems, f"model: {error}"])) from error
     data = FederatedData(loaded.spec, loaded.train, loaded.test, splits, loaded.augment)
     try:
+        add_modules(net, components, config["seed"], loaded.spec.n_classes)
         algorithm = Algorithm.compile(components, _facts(config, loaded, net, data))
+        problems += unfit_optimizer(algorithm, make(config["optim"]))
     except PlanError as error:
         problems.append(str(error))
     if problems:

@@ -367,11 +367,7 @@ class Engine:
 
 def client_columns(algorithm: Algorithm) -> list[str]:
     """The columns of clients.csv, the same for every round of a run."""
-    terms = [
-        f"loss/{p.name}/{term}"
-        for p in algorithm.phases
-        for term in ("ce", *(k for k, _ in algorithm.active(p.name, "loss")))
-    ]
+    terms = [f"loss/{p.name}/{term}" for p in algorithm.phases for term in algorithm.term_names(p.name)]
     return ["round", "client", "status", "n", "classes", "tested", "before", "after", "owned", "globally", *terms]
 
 

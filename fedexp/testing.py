@@ -21,7 +21,7 @@ from torch import nn
 from fedexp.client.faults import RAISE, Faults
 from fedexp.client.loops import FabricLoop, Loop, TrainerLoop
 from fedexp.client.messages import Local
-from fedexp.client.network import classify, layout_of, tensors
+from fedexp.client.network import add_modules, classify, layout_of, tensors
 from fedexp.client.optim import Sgd
 from fedexp.core.algorithm import Algorithm, Components
 from fedexp.core.component import Component
@@ -96,7 +96,7 @@ def trial(
     mishaps: ClientDropouts = NO_DROPOUTS,
 ) -> Engine:
     """An engine on tiny data, opened and ready to run."""
-    data, net = tiny_data(), tiny_net(norm=norm)
+    data, net = tiny_data(), add_modules(tiny_net(norm=norm), components, 0, CLASSES)
     facts = Facts(
         seed=0, rounds=rounds, fraction=fraction, n_clients=CLIENTS, n_classes=CLASSES, feature_dim=net.feature_dim,
         layout=layout_of(net), counts=data.counts, initial=snapshot(tensors(net)),

@@ -11,9 +11,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 from fedexp.client.messages import Job
-from fedexp.core.algorithm import Private
+from fedexp.client.optim import OptimizerFactory
+from fedexp.config.schema import nearest, problems_of
+from fedexp.core.algorithm import Algorithm, Private
 from fedexp.core.component import Phase
-from fedexp.errors import ClientError
+from fedexp.core.state import Tree
+from fedexp.errors import ClientError, FedexpError, PlanError
 from fedexp.server.aggregate import is_finite
 
 
@@ -41,6 +44,49 @@ def check_slots(job: Job, slots: Private) -> None:
         raise ClientError(f"{where(job)}: its slot {lost[0]!r} has a value that is not finite. {ADVICE}")
 
 
+def check_numbers(job: Job, numbers: Mapping[str, float]) -> None:
+    """Refuses a recorded number that is not finite."""
+    if bad := [k for k, v in numbers.items() if not math.isfinite(v)]:
+        raise ClientError(f"{where(job)}: the recorded number {bad[0]!r} is not finite. {ADVICE}")
+
+
+def check_declared(kind: str, given: Mapping[str, Tree], declared: Mapping[str, Tree]) -> None:
+    """Refuses slots or uploads, by ``component.name``, that were not declared, or not with these tensors.
+
+    Raises:
+        PlanError: Saying what was declared.
+    """
+    for name, tree in given.items():
+        key, _, own = name.partition(".")
+        if name not in declared:
+            known = [n.removeprefix(f"{key}.") for n in declared if n.startswith(f"{key}.")]
+            raise PlanError(
+                f"component {key!r} handed back the {kind} {own!r}, but it declares no such one. {nearest(own, known)}"
+            )
+        now, then = ({n: (tuple(v.shape), v.dtype) for n, v in t.items()} for t in (tree, declared[name]))
+        if now != then:
+            which = next(n for n in (*then, *now) if now.get(n) != then.get(n))
+            raise PlanError(
+                f"component {key!r} handed back the {kind} {own!r} with {which!r} as {_shape(now.get(which))}, but it "
+                f"was declared as {_shape(then.get(which))}. Names, shapes and types stay as declared."
+            )
+
+
+def _shape(what: tuple[tuple[int, ...], object] | None) -> str:
+    return "absent" if what is None else f"{list(what[0])} of {what[1]}"
+
+
+def unfit_optimizer(algorithm: Algorithm, optimizer: OptimizerFactory) -> list[str]:
+    """The phases whose own settings the run's optimizer does not take."""
+    problems: list[str] = []
+    for phase in algorithm.all_phases:
+        try:
+            problems += [f"phase {phase.name!r}: optim.{p}" for p in problems_of(optimizer.settings(**phase.optim))]
+        except TypeError as error:
+            problems.append(f"phase {phase.name!r} has optim={dict(phase.optim)}, which the optimizer refuses: {error}")
+    return problems
+
+
 def where(job: Job) -> str:
     """The round and the client of a job, as messages name them."""
     return f"{'after the last round' if job.final else f'round {job.round + 1}'}, client {job.client}"
@@ -58,12 +104,13 @@ class attribute_errors:  # noqa: N801 - to be read as a clause; not a generator,
     def __enter__(self) -> None:
         pass
 
-    def __exit__(self, kind: object, cause: BaseException | None, trace: object) -> None:
+    def __exit__(self, _: object, cause: BaseException | None, trace: object) -> None:
         if isinstance(cause, Exception) and not isinstance(cause, ClientError):
             place = where(self._job) + (f", phase {self._phase.name!r}" if self._phase else "")
             said = (str(cause).splitlines() or [""])[0]
             traced = "".join(traceback.format_exception(cause))
-            raise ClientError(f"{place}: {type(cause).__name__}: {said}", traced) from cause
+            kind = "" if isinstance(cause, FedexpError) else f"{type(cause).__name__}: "
+            raise ClientError(f"{place}: {kind}{said}", traced) from cause
 
 
 @contextmanager

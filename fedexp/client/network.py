@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
+from fedexp.core.component import Component, overrides
+from fedexp.core.seeding import seeded
 from fedexp.core.state import Layout, Tree
+from fedexp.errors import PlanError
 from fedexp.models.split import SplitModel
 
 
@@ -62,9 +65,32 @@ def layout_of(net: SplitModel) -> Layout:
     parameters = tuple(n for n, _ in net.named_parameters())
     buffers = tuple(n for n, _ in net.named_buffers())
     names = frozenset((*parameters, *buffers))
-    parts = {p: frozenset(n for n in names if net.part_of(n) == p) for p in ("features", "classifier")}
+    modules = {f"{k}.{m}": frozenset(n for n in names if n.startswith(f"beside.{k}/{m}.")) for k, m in net.names_beside}
+    within = names.difference(*modules.values())
+    parts = {p: frozenset(n for n in within if net.part_of(n) == p) for p in ("features", "classifier")}
     norm = frozenset(n for n in names if net.is_norm(n))
-    return Layout(parameters, buffers, {"all": names, "none": frozenset(), "norm": norm, **parts})
+    every = {"all": names, "none": frozenset[str](), "norm": norm, **parts, **modules}
+    return Layout(parameters, buffers, every, modules=tuple(modules))
+
+
+def add_modules(net: SplitModel, components: Mapping[str, Component], seed: int, n_classes: int) -> SplitModel:
+    """Puts the components' modules beside the network.
+
+    Raises:
+        PlanError: If what a component gives is no module, or has a name that cannot be one.
+    """
+    made: dict[str, Mapping[str, nn.Module]] = {}
+    for key, component in components.items():
+        if overrides(component, "modules"):
+            with seeded(seed, "modules", key):
+                made[key] = component.modules(net, n_classes)
+            for name, module in made[key].items():
+                if not isinstance(module, nn.Module) or not name.isidentifier():
+                    raise PlanError(
+                        f"modules of component {key!r} must be torch modules named by words, not {name!r}: {module!r}"
+                    )
+    net.put_beside(made)
+    return net
 
 
 def classify(net: SplitModel, tree: Tree, features: Tensor) -> Tensor:

@@ -6,24 +6,37 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
 
-from fedexp.client.faults import ADVICE, RAISE, Faults, attribute_errors, check_slots, check_terms, time_limit, where
+from fedexp.client.faults import (
+    ADVICE,
+    RAISE,
+    Faults,
+    attribute_errors,
+    check_declared,
+    check_numbers,
+    check_slots,
+    check_terms,
+    time_limit,
+    unfit_optimizer,
+    where,
+)  # fmt: skip
 from fedexp.client.loops import Loop
-from fedexp.client.messages import ClientResult, Job, Local
+from fedexp.client.messages import ClientResult, Job, Local, Scores
 from fedexp.client.module import ClientModule, Meter
 from fedexp.client.network import FrozenCopies, fastest_memory_format, load, tensors
 from fedexp.client.optim import Optimizer, OptimizerFactory
 from fedexp.core.algorithm import Algorithm, Private, to_device
 from fedexp.core.component import Phase
 from fedexp.core.seeding import derive, seeded
-from fedexp.core.state import Message, Tree, pick, sizes, snapshot
+from fedexp.core.state import Message, ReadOnlyTree, Tree, pick, sizes, snapshot
 from fedexp.core.views import Frame, LocalRound, View
-from fedexp.data.federated import Batches, FederatedData, Info
+from fedexp.data.federated import Batches, FederatedData, Groups, Info
 from fedexp.data.source import Samples
-from fedexp.errors import ClientError, ConfigError
+from fedexp.errors import ClientError, ConfigError, PlanError
 from fedexp.evaluate.tester import Score, Tester, features
 from fedexp.models.split import SplitModel
 from fedexp.server.aggregate import Allocate, Fold, is_finite
@@ -61,6 +74,8 @@ class Worker:
                 "limit works by a signal, which Python delivers to the main thread only, and this is another one. "
                 "Use executor=processes, limit=null, or run from the main thread."
             )
+        if problems := unfit_optimizer(algorithm, optimizer):
+            raise PlanError("\n".join(problems))
         self.data, self.algorithm, self.loop = data, algorithm, loop
         self._device = loop.device
         self.net = fastest_memory_format(net.to(self._device))
@@ -71,7 +86,11 @@ class Worker:
         self._spares = FrozenCopies(self.net)
         self._tester = Tester(self.net, algorithm)
         self._modules: dict[str, ClientModule] = {}  # by phase
-        self._undisturbed = len(algorithm.phases) == 1 and not algorithm.using("view")
+        self._uploads = {n: u.like(algorithm.init(n)) for n, u in algorithm.uploads.items()}
+        hidden = {n: algorithm.facts.initial[n] for m in algorithm.kept_modules for n in algorithm.facts.layout.part(m)}
+        (self._hidden,) = to_device({"": hidden}, self._device).values()  # what the server's model has no values for
+        loads_more = algorithm.using("view") or algorithm.test_phases
+        self._undisturbed = len(algorithm.phases) == 1 and not loads_more
 
     # ------------------------------------------------------------ what a worker is asked for
     def train(self, jobs: Sequence[Job]) -> tuple[tuple[ClientResult, ...], Fold]:
@@ -98,7 +117,7 @@ class Worker:
 
     def test(self, jobs: Sequence[Job]) -> tuple[ClientResult, ...]:
         """Tests some clients' personal models as they stand, without training."""
-        return tuple(self._guarded(job, lambda j: ClientResult(j.client, after=self.test_client(j))) for job in jobs)
+        return tuple(self._guarded(job, self.test_client) for job in jobs)
 
     def work(self, job: Job) -> ClientResult:
         """One client's round. A pure function of the job.
@@ -111,17 +130,17 @@ class Worker:
             raise ClientError(f"{where(job)}: upload {lost[0]!r} has a value that is not finite. {ADVICE}")
         return replace(result, uplink={n: snapshot(t) for n, t in result.uplink.items()})
 
-    def test_client(self, job: Job) -> Score | None:
+    def test_client(self, job: Job) -> ClientResult:
         """Tests a client's personal model as it stands, without training."""
         session = self._open(job)
-        return self._test(session, session.received)[0]
+        return ClientResult(job.client, **self._scores_after(job, session, session.received))
 
     def test_server(self, broadcast: Message, span: tuple[int, int]) -> Iterator[Score]:
         """Tests the server's model on a stretch of the global test set, batch by batch."""
         message = self._moved(broadcast, self._device)
         views = self.algorithm.views(self._constants, message)
         samples = Samples(self.data.test.x[slice(*span)], self.data.test.y[slice(*span)])
-        return self._tester.scores(message["model"], samples, views, None)
+        return self._tester.scores({**self._hidden, **message["model"]}, samples, views, None)
 
     # ------------------------------------------------------------ parts of a round
     def _folded(
@@ -156,25 +175,23 @@ class Worker:
         """One client's round. The uploads may be the live tensors of the network, which the next client overwrites."""
         clock = time.perf_counter()
         session = self._open(job)
-        before, testing = self._test(session, session.received)
+        scores, testing = timed(self._scores_before, session)
         ends, modules = self._train(job, session)
         local = self._local_round(job, session, ends, modules)
         terms = {f"{m.phase.name}/{k}": v for m in modules for k, v in m.turn.terms().items()}
         check_terms(job, terms)
-        uplink, new = self._finish(local)
+        uplink, new = self._finish(session, local, modules)
+        check_numbers(job, local.numbers)
         check_slots(job, new)
         if new:
             private = {**session.private, **new}
             session = replace(session, private=private, view=self._view(session.message, private, session.info))
-        after, more = self._test(session, local.last)
-        testing += more
-        globally = None
-        if job.test_globally:
-            globally, more = self._test(session, local.last, self.data.test)
-            testing += more
+        later, seconds = timed(self._scores_after, job, session, local.last)
+        scores.update(later)
+        testing += seconds
         uplink, private = self._moved(uplink, CPU), self._moved(session.private, CPU)
-        seconds = {"train": time.perf_counter() - clock - testing, "evaluate": testing}
-        return ClientResult(job.client, uplink, private, terms, seconds, before, after, globally, sizes(uplink))
+        spent = {"train": time.perf_counter() - clock - testing, "evaluate": testing}
+        return ClientResult(job.client, uplink, private, terms, local.numbers, spent, sent=sizes(uplink), **scores)
 
     def _open(self, job: Job) -> ClientSession:
         model, private = self.algorithm.open(job.downlink, job.private)
@@ -182,7 +199,8 @@ class Worker:
         received = self._moved({"": model}, self._device)[""]
         info = self.data.info(job.client)
         view = self._view(message, private, info)
-        return ClientSession(job.round, self.algorithm.compose(received, view, "start"), message, private, info, view)
+        start = ReadOnlyTree(self.algorithm.compose(received, view, "start"))
+        return ClientSession(job.round, start, message, private, info, view)
 
     def _view(self, message: Message, private: Private, info: Info) -> View:
         return View(self.algorithm.views(self._constants, message, private), info, self.algorithm.facts)
@@ -191,16 +209,46 @@ class Worker:
         """The same trees on a device. Where all is done on the CPU, they are there."""
         return trees if self._device == CPU else to_device(trees, device)
 
-    def _test(
-        self, session: ClientSession, weights: Tree, samples: Samples | None = None
-    ) -> tuple[Score | None, float]:
-        clock = time.perf_counter()
-        samples = samples or self.data.own_test(session.info.client)
-        if samples is None:
-            return None, 0.0
-        weights = self.algorithm.compose(weights, session.view, "view")
-        score = self._tester.score(weights, samples, session.view.views, session.info, session.round)
-        return score, time.perf_counter() - clock
+    def _scores_before(self, session: ClientSession) -> Scores:
+        """The downloaded model and, where that is another one, the personal model, on the client's own samples."""
+        own = self.data.own_test(session.info.client)
+        if own is None:
+            return {}
+        scores: Scores = {"before": self._score(session, session.received, own)}
+        if self.algorithm.using("view"):
+            personal = self.algorithm.compose(session.received, session.view, "view")
+            scores["personal_before"] = self._score(session, personal, own)
+        return scores
+
+    def _scores_after(self, job: Job, session: ClientSession, weights: Tree) -> Scores:
+        """The personal model, after the phases for the test if there are any and a test is due."""
+        own, everyones = self.data.own_test(job.client), self.data.test if job.test_globally else None
+        scores: Scores = {}
+        if own is None and everyones is None:
+            return scores
+        personal = self.algorithm.compose(weights, session.view, "view")
+        if self.algorithm.test_phases:
+            if own is not None:
+                scores["unadapted"] = self._score(session, personal, own)
+            if not job.due:
+                return scores
+            personal = self._adapted(job, session, personal)
+        if own is not None:
+            scores["after"] = self._score(session, personal, own)
+        if everyones is not None:
+            scores["globally"] = self._score(session, personal, everyones)
+        return scores
+
+    def _score(self, session: ClientSession, weights: Tree, samples: Samples) -> Score:
+        return self._tester.score(weights, samples, session.view.views, session.info, session.round)
+
+    def _adapted(self, job: Job, session: ClientSession, weights: Tree) -> Tree:
+        """A personal model after the phases for the test."""
+        load(self.net, weights)
+        for phase in self.algorithm.test_phases:
+            with attribute_errors(job, phase):
+                self._fit(job, phase, session, [])
+        return self._end()
 
     def _train(self, job: Job, session: ClientSession) -> tuple[dict[str, Tree], list[ClientModule]]:
         ends: dict[str, Tree] = {}
@@ -214,7 +262,7 @@ class Worker:
     def _end(self) -> Tree:
         """The trained weights; where nothing else is loaded into the network before they are used, not even copied."""
         live = {k: v.detach() for k, v in tensors(self.net).items()}
-        return live if self._undisturbed else snapshot(live)
+        return ReadOnlyTree(live if self._undisturbed else snapshot(live))
 
     def _fit(self, job: Job, phase: Phase, session: ClientSession, done: list[ClientModule]) -> ClientModule:
         facts, views = self.algorithm.facts, session.view.views
@@ -224,12 +272,14 @@ class Worker:
         path = (job.round, job.client, self._stream(phase))
         frame = Frame(
             views=views, info=session.info, facts=facts, round=job.round, received=session.received,
-            weights=tensors(self.net), phase=phase.name, rng_path=path, net=self.net, frozen=self._spares.fresh(),
+            weights=ReadOnlyTree(tensors(self.net)), phase=phase.name, rng_path=path, net=self.net,
+            frozen=self._spares.fresh(),
         )  # fmt: skip
         module = self._module(phase)
-        module.begin(frame, lambda: self._make_optimizer(phase, done), self.meter)
-        batches = self._batches(phase, path, session.info, job.share)
-        self.meter.begin(len(batches) * len(self.algorithm.phases))
+        batches = self._batches(phase, path, session.info, 1.0 if phase.test else job.share)
+        meter = Meter() if phase.test else self.meter  # which tells how far the training is
+        meter.begin(len(batches) * len(self.algorithm.phases))
+        module.begin(frame, lambda: self._make_optimizer(phase, done), meter)
         with seeded(facts.seed, "fit", phase.name, job.round, job.client):
             self.loop.fit(module, batches)
         if module.turn.taken != len(batches):
@@ -244,15 +294,19 @@ class Worker:
 
     def _stream(self, phase: Phase) -> str:
         """The name of the phase whose sequence of batches this one draws from."""
+        if not phase.continues:
+            return phase.name
         phases = self.algorithm.phases
         index = phases.index(phase)
-        return self._stream(phases[index - 1]) if phase.continues and index else phase.name
+        return self._stream(phases[index - 1]) if index else phase.name
 
-    def _batches(self, phase: Phase, path: tuple[int | str, ...], info: Info, share: float = 1.0) -> Batches:
+    def _batches(self, phase: Phase, path: tuple[int | str, ...], info: Info, share: float = 1.0) -> Batches | Groups:
         size = self._local.batch_size
         steps = self._local.steps(phase, self.data.steps_per_epoch(info.client, size), share)
         seed = derive(self.algorithm.facts.seed, "batches", *path)
-        return self.data.batches(info.client, size=size, begin=steps.start, end=steps.stop, seed=seed)
+        begin, end = steps.start * phase.batches, steps.stop * phase.batches
+        batches = self.data.batches(info.client, size=size, begin=begin, end=end, seed=seed)
+        return batches if phase.batches == 1 else Groups(batches, phase.batches)
 
     def _make_optimizer(self, phase: Phase, done: list[ClientModule]) -> Optimizer:
         if done and phase.continues and not phase.fresh:
@@ -290,23 +344,46 @@ class Worker:
             classify=classify,
         )
 
-    def _finish(self, local: LocalRound) -> tuple[Message, Private]:
+    def _finish(
+        self, session: ClientSession, local: LocalRound, modules: list[ClientModule]
+    ) -> tuple[Message, Private]:
         algorithm = self.algorithm
-        new: Private = {}
+        layout = algorithm.facts.layout
+        model = self._model(local)
+        new: Private = {m: pick(local.ends[phase], layout.part(m)) for m, phase in algorithm.kept_modules.items()}
+        for module in modules:
+            new |= module.turn.frame.remembered
         uplink: Message = {}
-        if algorithm.travelling:
-            weights = pick(local.ends[algorithm.uploading.name], algorithm.travelling)
-            shared = pick(weights, algorithm.facts.layout.shared)
-            for key, component in algorithm.using("uplink"):
-                shared = component.uplink(shared, local.for_component(key))
-            uplink["model"] = {**weights, **shared}
         for key, component in algorithm.using("finish"):
             out = component.finish(local.for_component(key))
-            new |= {f"{key}.{n}": self._apart(t) for n, t in out.slots.items()}
-            uplink |= {f"{key}.{n}": t for n, t in out.uploads.items()}
-        return uplink, new
+            new |= {f"{key}.{n}": t for n, t in out.slots.items()}
+            uplink |= {f"{key}.{n}": dict(t) for n, t in out.uploads.items()}
+        check_declared("private slot", new, session.private)
+        check_declared("upload", uplink, self._uploads)
+        return {**model, **uplink}, {n: self._apart(t) for n, t in new.items()}
+
+    def _model(self, local: LocalRound) -> Message:
+        """The message with the trained weights; none where nothing travels."""
+        algorithm = self.algorithm
+        if not algorithm.travelling:
+            return {}
+        weights = pick(local.ends[algorithm.uploading.name], algorithm.travelling)
+        shared = pick(weights, algorithm.facts.layout.shared)
+        for key, component in algorithm.using("uplink"):
+            shared = component.uplink(shared, local.for_component(key))
+        return {"model": {**weights, **shared}}
 
     def _apart(self, tree: Tree) -> Tree:
         """A tree that shares no memory with the network."""
         live = {t.data_ptr() for t in tensors(self.net).values()}
         return {k: v.clone() if v.data_ptr() in live else v for k, v in tree.items()}
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def timed(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> tuple[T, float]:
+    """What a function returns, and the seconds that it took."""
+    started = time.perf_counter()
+    return work(*args, **kwargs), time.perf_counter() - started

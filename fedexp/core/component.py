@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedexp.core.state import Out, Slot, Tree, Upload
 
 if TYPE_CHECKING:
     from fedexp.core.views import Facts, LocalRound, ServerRound, Step, View
+    from fedexp.models.split import SplitModel
 
 
 @dataclass(frozen=True)
@@ -25,11 +26,17 @@ class Phase:
     The run's local setting gives a sequence of batches; the phase takes the part ``[begin, end)`` of it, at least one
     step. A phase that ``continues`` goes on in the batches of the phase before it and, if it trains the same part with
     the same optimizer settings and is not ``fresh``, also with its optimizer.
+
+    A step takes ``batches`` batches, so that an epoch has as many times fewer steps: the loss is that of the first,
+    ``Step.batch`` and ``Step.gradient`` reach the others.
+
+    A phase with ``test`` runs when a personal model is about to be tested, from that model, and leaves nothing behind.
+    It starts from "previous", has batches of its own, and the score without it is recorded too.
     """
 
     name: str
     start: str = "received"  # or "previous", or own("slot"): a private slot of the component that proposes the phase
-    train: str = "all"  # a part of the network; the rest is frozen and out of the optimizer
+    train: str = "all"  # a part, or several joined by "+"; a module beside the network is the part "component.module"
     epochs: float | None = None  # None: the run's local.epochs
     begin: float = 0.0
     end: float = 1.0
@@ -37,6 +44,8 @@ class Phase:
     fresh: bool = False
     optim: Mapping[str, float] = field(default_factory=dict)  # replaces settings of the run's optimizer
     uploads: bool = False  # exactly one phase of a plan: its end is what the server gets
+    batches: int = 1  # in a step
+    test: bool = False
 
 
 def own(slot: str) -> str:
@@ -49,6 +58,8 @@ class Component:
     """The seams. Each has a neutral default and a fixed rule for combining several components (see README)."""
 
     during: tuple[str, ...] = ("local",)  # phases in which the per-step seams act; "eval" is the test, "*" everything
+
+    terms: ClassVar[tuple[str, ...]] = ()  # names of the terms of ``loss``, if it returns several
 
     # ------------------------------------------------------------ declare: class variables, or properties of the fields
     @property
@@ -71,6 +82,11 @@ class Component:
         """Whether the server's model is complete. If not, it is not tested."""
         return True
 
+    @property
+    def shared_modules(self) -> tuple[str, ...]:
+        """Names of ``modules`` that travel: sent, averaged and kept by the server as a part of the model."""
+        return ()
+
     def problems(self, facts: Facts) -> Iterable[str]:
         """Says what does not fit the run, each sentence starting with the field's name. Ranges are in the types."""
         return ()
@@ -87,8 +103,18 @@ class Component:
         """Declares what is sent beside the model. Combined by union, under the component's key."""
         return ()
 
+    def modules(self, net: SplitModel, n_classes: int) -> Mapping[str, nn.Module]:
+        """Networks beside the network, made anew under the run's seed: a second head, a gate, a projection.
+
+        They are trained with it by every phase that trains "all", or names "component.module". Each client keeps its
+        own from the end of the last phase in ``during``, as a slot of the module's name, and starts its next round from
+        it; neither the server's state nor the saved model has them. ``shared_modules`` travel instead. ``step.module``
+        gives them back. Combined by union, under the component's key.
+        """
+        return {}
+
     def private_part(self) -> str:
-        """Names the part of the network that never travels. Combined by union."""
+        """Names the part of the network that never travels, or several joined by "+". Combined by union."""
         return "none"
 
     def plan(self, phases: list[Phase]) -> list[Phase]:
@@ -117,14 +143,19 @@ class Component:
         """Edits the logits before the cross-entropy. Combined by chaining."""
         return z
 
-    def loss(self, step: Step) -> Tensor | None:
-        """A term to be added to the cross-entropy; None where there is none. Combined by summing."""
+    def loss(self, step: Step) -> Tensor | Mapping[str, Tensor] | None:
+        """A term to be added to the cross-entropy; None where there is none. Combined by summing.
+
+        Several terms, named in ``terms``, are recorded apart.
+        """
         return None
 
     def grads(self, grads: Tree, step: Step) -> Tree:
         """Edits the gradients after the backward pass and before clipping. Combined by chaining.
 
-        What is returned is the optimizer's from then on, which may write over it.
+        What is returned is the optimizer's from then on: the first gradients become its momentum, in their place, so
+        return no tensor that is kept. ``step.weights`` are live: clone what must outlast the step. ``local.clip`` acts
+        on all that is added here, the pull of a proximal term included.
         """
         return grads
 

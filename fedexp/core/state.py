@@ -11,6 +11,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from fedexp.config.schema import nearest
+from fedexp.errors import ConfigError
+
 Tree = dict[str, Tensor]
 Message = dict[str, Tree]  # by slot: "model", "scaffold.c", ...
 
@@ -127,14 +130,31 @@ class Layout:
     parts: Mapping[str, frozenset[str]]
     shared: tuple[str, ...] = ()
     statistics: tuple[str, ...] = ()
+    modules: tuple[str, ...] = ()  # parts that lie beside the network, "component.module"
 
     def part(self, name: str) -> tuple[str, ...]:
-        """The tensors of a named cut: ``all``, ``none``, ``features``, ``classifier`` or ``norm``."""
-        return tuple(n for n in (*self.parameters, *self.buffers) if n in self.parts[name])
+        """The tensors of a part: ``all``, ``none``, ``features``, ``classifier``, ``norm``, or several joined by "+".
+
+        Raises:
+            ConfigError: If there is no such part.
+        """
+        members = self._members(name)
+        return tuple(n for n in (*self.parameters, *self.buffers) if n in members)
 
     def trainable(self, name: str) -> frozenset[str]:
-        """The parameters of a named cut."""
-        return frozenset(n for n in self.parameters if n in self.parts[name])
+        """The parameters of a part."""
+        return self._members(name).intersection(self.parameters)
+
+    @property
+    def beside(self) -> frozenset[str]:
+        """The tensors of all modules beside the network."""
+        return frozenset[str]().union(*(self.parts[m] for m in self.modules))
+
+    def _members(self, name: str) -> frozenset[str]:
+        parts = name.split("+")
+        if unknown := [p for p in parts if p not in self.parts]:
+            raise ConfigError(f"the network has no part {unknown[0]!r}. {nearest(unknown[0], sorted(self.parts))}")
+        return frozenset[str]().union(*(self.parts[p] for p in parts))
 
 
 @dataclass(frozen=True)

@@ -5,15 +5,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedexp.core.seeding import torch_rng
-from fedexp.core.state import Layout, Tree, pick, sub
+from fedexp.core.state import Layout, Tree, pick, snapshot, sub
 
 if TYPE_CHECKING:
     from fedexp.data.federated import Info
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Slots = Mapping[str, Tree]
 Views = Mapping[str, Slots]  # component -> slot -> value
+Batch = tuple[Tensor, Tensor]  # samples and labels
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,9 @@ class Frame(Bound):
     net: SplitModel  # live; that of other weights while ``Step.forward`` runs them
     frozen: Callable[[Tree], SplitModel]  # a copy of the network with other weights, in evaluation mode
     classify: Callable[[Tensor, Step], Tensor] = field(init=False)  # set by who has the phase's pipeline of logits
+    gradient: Callable[[Tree, Batch, Step], Tree] | None = None  # at other weights; only while gradients are edited
     cache: dict[tuple[str, str], Any] = field(default_factory=dict)
+    remembered: dict[str, Tree] = field(default_factory=dict)  # "component.slot"
 
 
 @dataclass
@@ -102,6 +105,7 @@ class Step:
     z: Tensor
     ce: Tensor
     index: int = 0
+    batches: Sequence[Batch] = ()  # all of the step, if it has several
 
     def for_component(self, key: str) -> Step:
         """Gives the turn to a component."""
@@ -176,6 +180,33 @@ class Step:
         finally:
             frame.net = live
 
+    def module(self, name: str, weights: Tree | None = None) -> nn.Module:
+        """A module of the component's own: live, or as it is in other weights, in evaluation mode."""
+        frame = self.frame
+        net = frame.net if weights is None else frame.frozen(weights)
+        return net.module_beside(frame.key, name)
+
+    def batch(self, number: int) -> Batch:
+        """Samples and labels of one of the step's batches (``Phase.batches``); 0 is the one of ``x`` and ``y``."""
+        return self.batches[number] if self.batches else ((self.x, self.y),)[number]
+
+    def gradient(self, weights: Tree, batch: int = 0) -> Tree:
+        """The gradient of the whole objective, with every component's logits and loss, at other weights; in ``grads``.
+
+        ``weights`` may be a part: the rest is as it is. Live weights and running statistics are as before afterwards.
+        Other components' ``grads`` edit what is returned in the end, not this.
+        """
+        if self.frame.gradient is None:
+            raise RuntimeError("step.gradient can be asked for in grads only: elsewhere the live weights are in use")
+        return self.frame.gradient(weights, self.batch(batch), self)
+
+    def remember(self, slot: str, tree: Tree) -> None:
+        """Keeps a copy as the new value of a private slot, if ``finish`` does not hand back another one.
+
+        ``mine`` shows the old value until the client's next round. Nothing is kept from a test.
+        """
+        self.frame.remembered[f"{self.frame.key}.{slot}"] = snapshot(tree)
+
     def once(self, name: str, make: Callable[[], T]) -> T:
         """A value that is the same for all steps of the phase, made at the first of them."""
         slot = (self.frame.key, name)
@@ -204,6 +235,7 @@ class LocalRound(Bound):
     momentum: Mapping[str, float]
     embed: Callable[[Tree], Iterator[tuple[Tensor, Tensor]]]  # (h, y) of the training samples under any weights
     classify: Callable[[Tree, Tensor], Tensor]  # the network's own classifier under any weights, without gradient
+    numbers: dict[str, float] = field(default_factory=dict)  # "component.name"
 
     @property
     def client(self) -> int:
@@ -229,6 +261,10 @@ class LocalRound(Bound):
         """The factor a, such that displacement = lr · a · (mean gradient): the steps, or FedNova's momentum form."""
         tau, rho = self.steps[phase], self.momentum[phase]
         return (tau - rho * (1 - rho**tau) / (1 - rho)) / (1 - rho)
+
+    def record(self, name: str, value: float | Tensor) -> None:
+        """Writes down a number; the mean over the round's clients is recorded as ``component.name``."""
+        self.numbers[f"{self.key}.{name}"] = value.item() if isinstance(value, Tensor) else float(value)
 
     def generator(self, purpose: str) -> torch.Generator:
         """Randomness for this client in this round."""

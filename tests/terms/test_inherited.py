@@ -122,7 +122,7 @@ def test_view_is_the_private_model_once_there_is_one():
         from fedexp.core.views import View
 
         plain = {"w": torch.zeros(1)}
-        assert algorithm.compose(plain, View(views, None, algorithm.facts), "view") is plain
+        assert algorithm.compose(plain, View(views, None, algorithm.facts), "view")["w"] is plain["w"]
         assert algorithm.compose(plain, View(later, None, algorithm.facts), "view")["w"] == 1
 
 
