@@ -33,6 +33,6 @@ class Alternate(Component):
             if phase.uploads:
                 edited.append(Phase("head", start=phase.start, train="classifier", epochs=self.epochs, optim=optim))
                 epochs = phase.epochs if self.body_epochs is None else self.body_epochs
-                phase = replace(phase, start="previous", train="features", epochs=epochs)  # noqa: PLW2901
+                phase = replace(phase, start="previous", train="body", epochs=epochs)  # noqa: PLW2901
             edited.append(phase)
         return edited

@@ -69,7 +69,8 @@ def layout_of(net: SplitModel) -> Layout:
     within = names.difference(*modules.values())
     parts = {p: frozenset(n for n in within if net.part_of(n) == p) for p in ("features", "classifier")}
     norm = frozenset(n for n in names if net.is_norm(n))
-    every = {"all": names, "none": frozenset[str](), "norm": norm, **parts, **modules}
+    body = names - parts["classifier"]
+    every = {"all": names, "none": frozenset[str](), "norm": norm, "body": body, **parts, **modules}
     return Layout(parameters, buffers, every, modules=tuple(modules))
 
 

@@ -133,7 +133,10 @@ class Layout:
     modules: tuple[str, ...] = ()  # parts that lie beside the network, "component.module"
 
     def part(self, name: str) -> tuple[str, ...]:
-        """The tensors of a part: ``all``, ``none``, ``features``, ``classifier``, ``norm``, or several joined by "+".
+        """The tensors of a part, or of several joined by "+".
+
+        Parts are ``all``, ``none``, ``features``, ``classifier``, ``body`` (all but the classifier), ``norm``, and each
+        module beside the network.
 
         Raises:
             ConfigError: If there is no such part.

@@ -184,7 +184,7 @@ def batches(algorithm: Algorithm) -> int:
         path.append(phase.train)
         if phase.uploads:
             break
-    return sum(part in ("all", "features") for part in path)
+    return sum(part in ("all", "features", "body") for part in path)
 
 
 def check_statistics(algorithm: Algorithm, model: Tree, uploads: list[Tree], weights: list[float]) -> None:

@@ -180,7 +180,10 @@ def added(**settings: Any) -> Component:
     ("component", "words"),
     [
         (added(train="clasifier"), "phase 'extra' trains 'clasifier'. Did you mean 'classifier'?"),
-        (added(train="features+hed"), "phase 'extra' trains 'hed'. Known: all, classifier, features, none, norm."),
+        (
+            added(train="features+hed"),
+            "phase 'extra' trains 'hed'. Known: all, body, classifier, features, none, norm.",
+        ),
         (added(train="norm"), "phase 'extra' trains 'norm', of which this network has no parameters"),
         (added(epochs=0.0), "phase 'extra' has epochs=0.0; they must be greater than 0, or None"),
         (added(begin=0.5, end=0.5), "phase 'extra' has begin=0.5 and end=0.5; it must be 0 <= begin < end <= 1"),
