@@ -88,7 +88,10 @@ class Component:
         return ()
 
     def problems(self, facts: Facts) -> Iterable[str]:
-        """Says what does not fit the run, each sentence starting with the field's name. Ranges are in the types."""
+        """Says what does not fit the run, each sentence starting with the field's name. Ranges are in the types.
+
+        A rule for the rows of a classifier must refuse one of several layers, whose tensors are not rows of classes.
+        """
         return ()
 
     def note(self) -> str | None:
@@ -114,7 +117,10 @@ class Component:
         return {}
 
     def private_part(self) -> str:
-        """Names the part of the network that never travels, or several joined by "+". Combined by union."""
+        """Names the part of the network that never travels, or several joined by "+". Combined by union.
+
+        A network without normalisation has an empty part "norm": keeping it (FedBN) is FedAvg then.
+        """
         return "none"
 
     def plan(self, phases: list[Phase]) -> list[Phase]:
@@ -127,7 +133,11 @@ class Component:
         return weights
 
     def finish(self, local: LocalRound) -> Out:
-        """Hands back new private slots and uploads. Combined by union."""
+        """Hands back new private slots and uploads, as declared. Combined by union.
+
+        ``local.record`` writes down a number. What the server makes of a round has the share of that round's clients
+        only: a component that subtracts a client's own share from a mean must remember whether it is in there (FD).
+        """
         return Out()
 
     def uplink(self, weights: Tree, local: LocalRound) -> Tree:

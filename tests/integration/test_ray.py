@@ -27,6 +27,7 @@ from fedexp.runs.directory import RunDir
 from fedexp.testing import executors_agree, trial_after
 from tests.conftest import SMALL
 from tests.integration.processes import ROOT
+from tests.miniatures import MINIATURES
 
 ray = pytest.importorskip("ray", reason="executor=ray is an extra: pip install 'fedexp[ray]'")
 
@@ -118,6 +119,10 @@ def test_a_cluster_gives_the_numbers_of_one_process(cluster):
             raise AssertionError(f"algo={name}: {error}") from error
     assert len({hand.seat.node for hand in cluster.executor.hands}) == 2  # both nodes have worked
     assert {os.getpriority(os.PRIO_PROCESS, hand.seat.process) for hand in cluster.executor.hands} == {0}
+
+
+def test_modules_and_phases_before_a_test_are_the_same_in_a_cluster(cluster):
+    executors_agree(MINIATURES["all"], cluster.executor)
 
 
 def test_errors_come_back_as_they_are(cluster):
