@@ -79,7 +79,7 @@ def _shape(what: tuple[tuple[int, ...], object] | None) -> str:
 def unfit_optimizer(algorithm: Algorithm, optimizer: OptimizerFactory) -> list[str]:
     """The phases whose own settings the run's optimizer does not take."""
     problems: list[str] = []
-    for phase in algorithm.all_phases:
+    for phase in (p for p in algorithm.all_phases if p.optim):
         try:
             problems += [f"phase {phase.name!r}: optim.{p}" for p in problems_of(optimizer.settings(**phase.optim))]
         except TypeError as error:

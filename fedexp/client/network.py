@@ -60,6 +60,12 @@ def load(net: SplitModel, tree: Tree) -> None:
                 live[name].copy_(value)
 
 
+def detached_from(net: SplitModel, trees: Mapping[str, Tree]) -> dict[str, Tree]:
+    """The same trees, sharing no memory with the network."""
+    live = {t.data_ptr() for t in tensors(net).values()}
+    return {n: {k: v.clone() if v.data_ptr() in live else v for k, v in t.items()} for n, t in trees.items()}
+
+
 def layout_of(net: SplitModel) -> Layout:
     """The names of the network's tensors, by part."""
     parameters = tuple(n for n, _ in net.named_parameters())

@@ -24,15 +24,16 @@ from fedexp.client.faults import (
     unfit_optimizer,
     where,
 )  # fmt: skip
+from fedexp.client.handback import hand_back
 from fedexp.client.loops import Loop
 from fedexp.client.messages import ClientResult, Job, Local, Scores
 from fedexp.client.module import ClientModule, Meter
-from fedexp.client.network import FrozenCopies, fastest_memory_format, load, tensors
+from fedexp.client.network import FrozenCopies, detached_from, fastest_memory_format, load, tensors
 from fedexp.client.optim import Optimizer, OptimizerFactory
 from fedexp.core.algorithm import Algorithm, Private, to_device
 from fedexp.core.component import Phase
 from fedexp.core.seeding import derive, seeded
-from fedexp.core.state import Message, ReadOnlyTree, Tree, pick, sizes, snapshot
+from fedexp.core.state import Message, ReadOnlyTree, Tree, sizes, snapshot
 from fedexp.core.views import Frame, LocalRound, View
 from fedexp.data.federated import Batches, FederatedData, Groups, Info
 from fedexp.data.source import Samples
@@ -85,8 +86,9 @@ class Worker:
         self._constants = to_device(algorithm.constants, self._device)
         self._spares = FrozenCopies(self.net)
         self._tester = Tester(self.net, algorithm)
-        self._modules: dict[str, ClientModule] = {}  # by phase
-        self._uploads = {n: u.like(algorithm.init(n)) for n, u in algorithm.uploads.items()}
+        self._fitting: dict[str, ClientModule] = {}  # by phase
+        likes = {n: u.like(algorithm.init(n)) for n, u in algorithm.uploads.items()}
+        self._uploads = to_device(likes, torch.device("meta"))  # names, shapes and types
         hidden = {n: algorithm.facts.initial[n] for m in algorithm.kept_modules for n in algorithm.facts.layout.part(m)}
         (self._hidden,) = to_device({"": hidden}, self._device).values()  # what the server's model has no values for
         loads_more = algorithm.using("view") or algorithm.test_phases
@@ -180,11 +182,14 @@ class Worker:
         local = self._local_round(job, session, ends, modules)
         terms = {f"{m.phase.name}/{k}": v for m in modules for k, v in m.turn.terms().items()}
         check_terms(job, terms)
-        uplink, new = self._finish(session, local, modules)
+        remembered = {n: t for m in modules for n, t in m.turn.frame.remembered.items()}
+        uplink, new = hand_back(self.algorithm, local, remembered)
+        check_declared("private slot", new, session.private)
+        check_declared("upload", {n: t for n, t in uplink.items() if n != "model"}, self._uploads)
         check_numbers(job, local.numbers)
         check_slots(job, new)
         if new:
-            private = {**session.private, **new}
+            private = {**session.private, **detached_from(self.net, new)}
             session = replace(session, private=private, view=self._view(session.message, private, session.info))
         later, seconds = timed(self._scores_after, job, session, local.last)
         scores.update(later)
@@ -287,9 +292,9 @@ class Worker:
         return module
 
     def _module(self, phase: Phase) -> ClientModule:
-        module = self._modules.get(phase.name)
+        module = self._fitting.get(phase.name)
         if module is None or module.phase is not phase:
-            module = self._modules[phase.name] = ClientModule(self.net, self.algorithm, phase, self._local.clip)
+            module = self._fitting[phase.name] = ClientModule(self.net, self.algorithm, phase, self._local.clip)
         return module
 
     def _stream(self, phase: Phase) -> str:
@@ -343,40 +348,6 @@ class Worker:
             embed=embed,
             classify=classify,
         )
-
-    def _finish(
-        self, session: ClientSession, local: LocalRound, modules: list[ClientModule]
-    ) -> tuple[Message, Private]:
-        algorithm = self.algorithm
-        layout = algorithm.facts.layout
-        model = self._model(local)
-        new: Private = {m: pick(local.ends[phase], layout.part(m)) for m, phase in algorithm.kept_modules.items()}
-        for module in modules:
-            new |= module.turn.frame.remembered
-        uplink: Message = {}
-        for key, component in algorithm.using("finish"):
-            out = component.finish(local.for_component(key))
-            new |= {f"{key}.{n}": t for n, t in out.slots.items()}
-            uplink |= {f"{key}.{n}": dict(t) for n, t in out.uploads.items()}
-        check_declared("private slot", new, session.private)
-        check_declared("upload", uplink, self._uploads)
-        return {**model, **uplink}, {n: self._apart(t) for n, t in new.items()}
-
-    def _model(self, local: LocalRound) -> Message:
-        """The message with the trained weights; none where nothing travels."""
-        algorithm = self.algorithm
-        if not algorithm.travelling:
-            return {}
-        weights = pick(local.ends[algorithm.uploading.name], algorithm.travelling)
-        shared = pick(weights, algorithm.facts.layout.shared)
-        for key, component in algorithm.using("uplink"):
-            shared = component.uplink(shared, local.for_component(key))
-        return {"model": {**weights, **shared}}
-
-    def _apart(self, tree: Tree) -> Tree:
-        """A tree that shares no memory with the network."""
-        live = {t.data_ptr() for t in tensors(self.net).values()}
-        return {k: v.clone() if v.data_ptr() in live else v for k, v in tree.items()}
 
 
 P = ParamSpec("P")

@@ -118,4 +118,4 @@ def not_whole(whose: str, tree: Tree, whole: Tree) -> str:
     """What a tree lacks or has too much, as a sentence."""
     lost, more = sorted(whole.keys() - tree.keys()), sorted(tree.keys() - whole.keys())
     wrong = f"lacks {lost[0]!r}" if lost else f"has {more[0]!r}, which the network does not"
-    return f"{whose} must give a whole model, but it {wrong}. Begin with the weights that are given: {{**weights, ...}}"
+    return f"{whose} must give a whole tree, but it {wrong}. Begin with the weights that are given: {{**weights, ...}}"

@@ -36,13 +36,13 @@ class SplitModel(nn.Module):
         feature_dim: The width of the seam.
     """
 
+    beside: nn.ModuleDict  # only there if a component has modules
+
     def __init__(self, features: nn.Module, classifier: nn.Module, feature_dim: int) -> None:
         super().__init__()
         self.features = features
         self.classifier = classifier
         self.feature_dim = feature_dim
-
-    beside: nn.ModuleDict  # only there if a component has modules
 
     def forward(self, x: Tensor) -> Tensor:
         """Returns the logits."""

@@ -118,17 +118,20 @@ class Partial(Component):
     def view(self, weights, view):
         return self._part(weights) if self.seam == "view" else weights
 
+    def uplink(self, weights, local):
+        return self._part(weights) if self.seam == "uplink" else weights
+
     def _part(self, weights):
         return {**weights, "x": torch.zeros(1)} if self.more else pick(weights, ["classifier.weight"])
 
 
-@pytest.mark.parametrize("seam", ["start", "view"])
+@pytest.mark.parametrize("seam", ["start", "view", "uplink"])
 @pytest.mark.parametrize(
     ("more", "words"), [(False, "it lacks 'features.1.bias'"), (True, "it has 'x', which the network does not")]
 )
 def test_a_part_of_a_tree_where_a_whole_one_is_due(seam, more, words):
     said = fails(Partial(seam=seam, more=more))
-    assert f"{seam} of component 'c' must give a whole model, but {words}. Begin with the weights" in said
+    assert f"{seam} of component 'c' must give a whole tree, but {words}. Begin with the weights" in said
 
 
 # ---------------------------------------------------------------- parts and phases
@@ -192,7 +195,7 @@ def added(**settings: Any) -> Component:
         (added(start=own("sent")), "phase 'extra' starts from 'c.sent', which is not a private slot"),
         (
             added(start=own("head")),
-            "slot 'c.head', from which phase 'extra' starts, must give a whole model, but it lacks 'features.1.bias'",
+            "slot 'c.head', from which phase 'extra' starts, must give a whole tree, but it lacks 'features.1.bias'",
         ),
         (Plans(edits=(("start", "previous"),)), "phase 'local' is the first: it has no phase before it"),
         (Plans(edits=(("continues", True),)), "phase 'local' is the first: it has no phase before it"),

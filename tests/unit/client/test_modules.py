@@ -151,6 +151,32 @@ def test_a_phase_may_train_a_module_alone(loop):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Waits(Projection):
+    """Trains the projection, which has batch norm, in the second of two phases only."""
+
+    modes: list = field(default_factory=list, compare=False)
+    during: tuple[str, ...] = ("*",)
+
+    def plan(self, phases):
+        (phase,) = phases
+        return [Phase("first", train="features+classifier"), replace(phase, start="previous")]
+
+    def loss(self, step):
+        self.modes.append((step.phase, step.module("projection").training))
+        return super().loss(step)
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_a_frozen_module_is_in_evaluation_mode_and_then_trains(loop):
+    waits = Waits()
+    with opened({"moon": waits}, loop=loop) as engine:
+        result = work(engine, 1)
+        work(engine, 1)
+    assert set(waits.modes) == {("first", False), ("local", True)}
+    assert result.uplink["model"]["beside.moon/projection.1.num_batches_tracked"] == 6  # those of the second phase
+
+
+@dataclass(frozen=True, kw_only=True)
 class TrainsFeatures(Component):
     part: str = "features"
 
