@@ -213,7 +213,7 @@ def _plan(components: Components) -> tuple[Phase, ...]:
 
 
 def _share(layout: Layout, components: Components) -> Layout:
-    """The layout with what travels. Unknown parts are left out here, and said by ``_parts``."""
+    """The layout with what travels. Unknown parts are left out here, and said by ``unknown_parts``."""
     parts = [p for c in components.values() for p in c.private_part().split("+") if p in layout.parts]
     private = frozenset[str]().union(*(layout.parts[p] for p in (*parts, *_private_modules(components, layout))))
     return replace(
@@ -254,8 +254,9 @@ def _misfits(components: Components, phases: tuple[Phase, ...]) -> Iterable[str]
     yield from _two_heads(components, phases)
     if len(weighing := [k for k, c in components.items() if overrides(c, "weigh")]) > 1:
         yield f"components {weighing} both weigh the clients; only one can"
-    for part in sorted({c.private_part() for c in components.values()} - {"none"}):
-        if len(keeping := [k for k, c in components.items() if c.private_part() == part]) > 1:
+    kept = {k: c.private_part().split("+") for k, c in components.items()}
+    for part in sorted({p for parts in kept.values() for p in parts} - {"none"}):
+        if len(keeping := [k for k, parts in kept.items() if part in parts]) > 1:
             yield f"components {keeping} each put their own {part} in place of the server's; only one can"
 
 

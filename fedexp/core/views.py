@@ -169,7 +169,8 @@ class Step:
     def forward(self, tree: Tree) -> tuple[Tensor, Tensor]:
         """Features and logits of this batch under other weights, in evaluation mode, without gradient.
 
-        Logits are made as ``classify`` makes them.
+        Logits are made as ``classify`` makes them. Each tree gets a copy of the network for the whole phase: pass the
+        same tree at every step, made by ``once`` if it is no slot.
         """
         frame = self.frame
         live, frame.net = frame.net, frame.frozen(tree)
