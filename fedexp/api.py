@@ -182,7 +182,7 @@ def _conclude(experiment: Experiment, rundir: RunDir, engine: Engine, console: C
     from fedexp.evaluate.summary import summarise
     from fedexp.runs.checkpoint import save_model
 
-    config = experiment.config
+    config, algorithm = experiment.config, engine.algorithm
     blocks = summarise(engine.records, engine.protocol.window)
     result: dict[str, Any] = {
         "status": "trained",
@@ -204,7 +204,7 @@ def _conclude(experiment: Experiment, rundir: RunDir, engine: Engine, console: C
         "versions": versions(),
     }
     save_model(
-        rundir, engine.algorithm.released(engine.progress.state), {"run": result["run"], "title": result["title"]}
+        rundir, algorithm.network(algorithm.released(engine.progress.state)), {k: result[k] for k in ("run", "title")}
     )
     if rundir.result() is None:  # else there is one of an earlier pass, which stays until this pass is done
         rundir.conclude(result)

@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from fedexp.client.faults import Faults
 from fedexp.client.loops import accelerators, available, first_device
-from fedexp.client.module import Local
-from fedexp.client.network import layout_of, tensors
+from fedexp.client.messages import Local
+from fedexp.client.network import add_modules, layout_of, tensors
 from fedexp.client.optim import OptimizerFactory, configured, misfits
-from fedexp.client.worker import Faults
 from fedexp.config import targets
 from fedexp.config.compose import Config, checked, federation, run_id, title
 from fedexp.config.settings import Every
@@ -144,6 +144,7 @@ def build(config: Config, stage: Say = quiet) -> Experiment:
         raise ConfigError("\n".join([*problems, f"model: {error}"])) from error
     data = FederatedData(loaded.spec, loaded.train, loaded.test, splits, loaded.augment)
     try:
+        add_modules(net, components, config["seed"], loaded.spec.n_classes)
         algorithm = Algorithm.compile(components, _facts(config, loaded, net, data))
         problems += misfits(algorithm, make_optimizer(config["optim"]))
     except PlanError as error:

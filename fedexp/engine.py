@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from fedexp.client.module import ClientResult, Job
+from fedexp.client.messages import ClientResult, Job
 from fedexp.config.settings import Every
 from fedexp.core.algorithm import Algorithm, Private
 from fedexp.core.record import Record
@@ -168,7 +168,16 @@ class Engine:
 
     def _job(self, sent: Sent, client: int, *, globally: bool) -> Job:
         private, share = self.progress.store.get(client), self.mishaps.share(sent.round, client)
-        return Job(sent.round, client, sent.mail[client], private, sent.weights[client], share, globally)
+        return Job(
+            sent.round,
+            client,
+            sent.mail[client],
+            private,
+            sent.weights[client],
+            share,
+            globally,
+            self.is_due(sent.round),
+        )
 
     def answers(
         self, tasks: Iterable[Task], count: int, message: Message

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from fedexp.client.module import ClientResult, Job
+from fedexp.client.messages import ClientResult, Job
 from fedexp.core.algorithm import Algorithm
 from fedexp.core.record import Record
 from fedexp.core.state import Message

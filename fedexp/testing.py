@@ -19,12 +19,12 @@ import numpy as np
 import torch
 from torch import nn
 
+from fedexp.client.faults import RAISE, Faults
 from fedexp.client.loops import FabricLoop, Loop, TrainerLoop
-from fedexp.client.module import Local
-from fedexp.client.network import layout_of, tensors
+from fedexp.client.messages import Local
+from fedexp.client.network import add_modules, layout_of, tensors
 from fedexp.client.optim import OptimizerFactory, Sgd
 from fedexp.client.schedules import ConstantRate, Schedule
-from fedexp.client.worker import RAISE, Faults
 from fedexp.config.settings import Every
 from fedexp.core.algorithm import Algorithm, Components
 from fedexp.core.component import Component
@@ -114,7 +114,7 @@ def trial(
     mishaps: ClientDropouts = NO_DROPOUTS,
 ) -> Engine:
     """An engine on tiny data, opened and ready to run."""
-    data, made, public = tiny_data(), net(norm=norm), tiny_public()
+    data, made, public = tiny_data(), add_modules(net(norm=norm), components, 0, CLASSES), tiny_public()
     facts = Facts(
         seed=0, rounds=rounds, fraction=fraction, n_clients=CLIENTS, n_classes=CLASSES, feature_dim=made.feature_dim,
         layout=layout_of(made), counts=data.counts, initial=snapshot(tensors(made)), public=len(public),

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fedexp.build import Experiment, build
-from fedexp.client.module import ClientResult, Job
+from fedexp.client.messages import ClientResult, Job
 from fedexp.client.worker import Worker
 from fedexp.config.compose import composed
 from fedexp.core.algorithm import Algorithm, Components
@@ -143,10 +143,10 @@ class Recorder(Component):
         return Out()
 
     def loss(self, step: Step) -> Tensor | None:
-        self.steps.append(self.look(step))
+        self.steps.append(self._look(step))
         return None
 
-    def look(self, step: Step) -> Any:
+    def _look(self, step: Step) -> Any:
         return step.phase
 
 
@@ -183,13 +183,13 @@ def step(
     """A step with given features; ``slots`` by component and name; without ``counts`` it is the server's."""
     frame = Frame(
         views={key: {}, **(slots or {})}, info=None if counts is None else info(counts),
-        facts=facts(n_classes, h.shape[1]), received={}, weights={}, phase=phase, rng_path=(0, 0, phase),
-        frozen=_nothing_else,
+        facts=facts(n_classes, h.shape[1]), round=0, received={}, weights={}, phase=phase, rng_path=(0, 0, phase),
+        net=None, frozen=_nothing_else,
     )  # fmt: skip
     return Step(frame, h, y, h, h, h.new_zeros(()), index).for_component(key)
 
 
-def _nothing_else(_: Tree) -> Any:
+def _nothing_else(*_: Any) -> Any:
     raise AssertionError("this step has one set of weights")
 
 
@@ -199,7 +199,7 @@ def local_round(received: Tree, *, client: int = 0, round_: int = 0, key: str = 
     bare = LocalRound(
         views={key: {}}, info=info([1, 1, 1, 1], client), facts=known, round=round_, received=received,
         ends={"local": zeros_like(received)}, steps={"local": 1}, lr={"local": 0.1}, momentum={"local": 0.0},
-        embed=lambda _: iter(()),
+        embed=lambda _: iter(()), classify=_nothing_else,
     )  # fmt: skip
     return bare.for_component(key)
 

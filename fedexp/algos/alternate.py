@@ -13,7 +13,8 @@ class Alternate(Component):
     """Trains the classifier with frozen features in a phase ``head``, then the features with that classifier.
 
     Liang et al., FedReMa, ECAI 2024, table 4 (+A), after FedPAC. What acts ``during: [local]`` acts while the features
-    are trained. Each phase has its own batches and its own optimizer.
+    are trained. Each phase has its own batches and its own optimizer. ``epochs`` are the classifier's, ``body_epochs``
+    those of the features; null is the run's ``local.epochs`` (FedRep: 10 and 1).
 
     Deviations: one epoch for the classifier and the run's epochs for the features, as in FedPAC; FedReMa's public code
     trains both for the run's epochs (``epochs: null``), twice the budget of its other rows. ``lr: null`` is the run's
@@ -22,6 +23,7 @@ class Alternate(Component):
 
     epochs: Epochs | None = 1.0
     lr: Positive | None = None
+    body_epochs: Epochs | None = None
 
     def plan(self, phases: list[Phase]) -> list[Phase]:
         """Puts a phase before the one that is uploaded."""
@@ -30,6 +32,7 @@ class Alternate(Component):
         for phase in phases:
             if phase.uploads:
                 edited.append(Phase("head", start=phase.start, train="classifier", epochs=self.epochs, optim=optim))
-                phase = replace(phase, start="previous", train="features")  # noqa: PLW2901
+                epochs = phase.epochs if self.body_epochs is None else self.body_epochs
+                phase = replace(phase, start="previous", train="body", epochs=epochs)  # noqa: PLW2901
             edited.append(phase)
         return edited

@@ -57,13 +57,13 @@ class EquiangularHead(Component):
         """The frame."""
         return (Slot("frame", "constant", frame),)
 
-    def private(self) -> str:
+    def private_part(self) -> str:
         """The network's own classifier stays where it is, unused."""
         return "classifier"
 
     def plan(self, phases: list[Phase]) -> list[Phase]:
-        """Only features are trained."""
-        return [replace(p, train="features") if p.train == "all" else p for p in phases]
+        """The classifier is not trained."""
+        return [replace(p, train="body") if p.train == "all" else p for p in phases]
 
     def head(self, h: Tensor, step: Step) -> Tensor:
         """√(E_W E_H) · cosine of the feature with each class vector."""

@@ -48,9 +48,10 @@ class ManifoldReshape(Component):
     eps: Positive = 1e-8
 
     paper: ClassVar[Paper | None] = Paper("FedMR", weighting="samples", evaluate="map")
+    terms: ClassVar[tuple[str, ...]] = ("intra", "inter")
 
     @property
-    def needs(self) -> tuple[str, ...]:  # type: ignore[override]
+    def needs(self) -> tuple[str, ...]:
         """Prototypes are for the margin only."""
         return ("means",) if self.inter else ()
 
@@ -58,14 +59,14 @@ class ManifoldReshape(Component):
         """What an ablation could save."""
         return None if self.inter else "inter is 0, so no prototype is read; ~algo.means saves making and sending them"
 
-    def loss(self, step: Step) -> Tensor | None:
+    def loss(self, step: Step) -> dict[str, Tensor]:
         """Both terms, as far as they are wanted and possible."""
-        terms = []
+        terms: dict[str, Tensor] = {}
         if self.intra:
-            terms.append(self.intra * correlation(step.h, step.y, step.n_classes, form=self.form, eps=self.eps))
+            terms["intra"] = self.intra * correlation(step.h, step.y, step.n_classes, form=self.form, eps=self.eps)
         if self.inter and step.once("known", lambda: bool(self._prototypes(step)[1].any())):
-            terms.append(self.inter * self._margin(step))
-        return torch.stack(terms).sum() if terms else None
+            terms["inter"] = self.inter * self._margin(step)
+        return terms
 
     def neutral(self) -> ManifoldReshape:
         """Without weights there is no reshaping."""

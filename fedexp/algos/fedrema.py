@@ -66,7 +66,7 @@ class RelativityHeads(Component):
         """The trained classifier."""
         return (Upload("head", part_of_model("classifier"), "keep"),)
 
-    def private(self) -> str:
+    def private_part(self) -> str:
         """The classifier goes by mailbox."""
         return "classifier"
 

@@ -44,9 +44,9 @@ class RestrictedSoftmax(Component):
     def logits(self, z: Tensor, step: Step) -> Tensor:
         """Scales the logits; the gradient of a missing class's row is scaled with them."""
         info = step.info
-        return z if info is None else z * step.once("factors", lambda: self.factors(info))
+        return z if info is None else z * step.once("factors", lambda: self._factors(info))
 
-    def factors(self, info: Info) -> Tensor:
+    def _factors(self, info: Info) -> Tensor:
         """The factor a_c of each class."""
         counts = torch.where(info.counts >= self.min_count, info.counts, 0)
         if self.mode == "count_sum":

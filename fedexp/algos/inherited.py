@@ -86,11 +86,11 @@ class InheritedPrivateModel(Component):
     def finish(self, local: LocalRound) -> Out:
         """The private model inherits from the last phase of this component."""
         seen = local.mine["seen"]["value"]
-        mu = self.inertia(int(seen), local.facts.expected_selections)
+        mu = self._inertia(int(seen), local.facts.expected_selections)
         model = lerp(local.ends[self.during[-1]], local.mine["model"], mu)
         return Out(slots={"model": model, "seen": {"value": seen + 1}})
 
-    def inertia(self, seen: int, expected: int) -> float:
+    def _inertia(self, seen: int, expected: int) -> float:
         """μ_k after ``seen`` earlier selections."""
         return min(self.momentum * seen / expected, self.momentum)
 

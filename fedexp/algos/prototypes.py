@@ -53,7 +53,7 @@ class ClassMeans(Component):
         """One pass over the training samples."""
         if not local.mine["submits"]["value"][local.client]:
             return Out()
-        sums = class_sums(local.embed(self.during[0]), local.facts.n_classes)
+        sums = class_sums(local.embed(local.ends[self.during[0]]), local.facts.n_classes)
         if self.by == "clients":
             owned = sums["weight"] > 0
             sums = {"value": sums["value"] / sums["weight"].clamp(min=1)[:, None], "weight": owned.float()}

@@ -95,7 +95,7 @@ def settle(engine: Engine) -> None:
 
     So all slots there can be are there from the start.
     """
-    from fedexp.client.module import Job
+    from fedexp.client.messages import Job
     from fedexp.execute.task import Train
 
     state = engine.progress.state

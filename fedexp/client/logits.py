@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 from torch import Tensor, nn
 
 from fedexp.core.algorithm import Algorithm
@@ -28,13 +30,17 @@ class LogitPipeline:
             z = component.logits(z, step.for_component(key))
         return z
 
-    def of_others(self, h: Tensor, z: Tensor, step: Step) -> Tensor:
-        """Logits of other weights: what acts everywhere belongs to the network, so it acts on them too."""
+    def of_network(self, h: Tensor, step: Step) -> Tensor:
+        """Logits of other features, or of other weights: what acts everywhere belongs to the network, and acts here."""
         turn = step.frame.key
+        other = copy.copy(step)
+        other.h = h
+        z: Tensor | None = None
         for key, component in self._head:
-            replaced = component.head(h, step.for_component(key))
-            z = z if replaced is None else replaced
+            z = component.head(h, other.for_component(key))
+        if z is None:
+            z = step.frame.net.classifier(h)
         for key, component in self._everywhere:
-            z = component.logits(z, step.for_component(key))
+            z = component.logits(z, other.for_component(key))
         step.for_component(turn)
         return z

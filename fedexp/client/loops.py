@@ -16,7 +16,7 @@ from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 
 if TYPE_CHECKING:
     from fedexp.client.module import ClientModule
-    from fedexp.data.federated import Batches
+    from fedexp.data.federated import Batches, Groups
 
 
 class Loop(Protocol):
@@ -24,7 +24,7 @@ class Loop(Protocol):
 
     @property
     def device(self) -> torch.device: ...
-    def fit(self, module: ClientModule, batches: Batches) -> None: ...
+    def fit(self, module: ClientModule, batches: Batches | Groups) -> None: ...
 
 
 Accelerator = Literal["auto", "cpu", "gpu", "cuda", "mps"]
@@ -48,7 +48,7 @@ class TrainerLoop:
         """Where the network and the data live."""
         return self._trainer.strategy.root_device
 
-    def fit(self, module: ClientModule, batches: Batches) -> None:
+    def fit(self, module: ClientModule, batches: Batches | Groups) -> None:
         """Runs one phase."""
         self._trainer.fit_loop.max_epochs = self._trainer.current_epoch + 1
         module.train()
@@ -115,7 +115,7 @@ class FabricLoop:
         """Where the network and the data live."""
         return self._fabric.device
 
-    def fit(self, module: ClientModule, batches: Batches) -> None:
+    def fit(self, module: ClientModule, batches: Batches | Groups) -> None:
         """Runs one phase."""
         if module.fabric is None:
             module.fabric = self._fabric

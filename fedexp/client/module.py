@@ -1,9 +1,10 @@
-"""One phase of a client's round as a LightningModule, and what goes to a client and comes back."""
+"""One phase of a client's round as a LightningModule."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import lightning
 import torch
@@ -11,66 +12,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedexp.client.logits import LogitPipeline
+from fedexp.client.network import load
 from fedexp.client.optim import Optimizer
-from fedexp.client.schedules import ConstantRate, Schedule
-from fedexp.config.settings import LocalSettings
-from fedexp.core.algorithm import Algorithm, Private
+from fedexp.core.algorithm import Algorithm
 from fedexp.core.component import Phase
-from fedexp.core.state import Message, Tree
-from fedexp.core.views import Frame, Step
-from fedexp.evaluate.tester import Score
+from fedexp.core.state import Tree, pick, snapshot
+from fedexp.core.views import Batch, Frame, Step
+from fedexp.errors import PlanError
 from fedexp.models.split import SplitModel
-
-
-@dataclass(frozen=True)
-class Local(LocalSettings):
-    """The run's local settings with its schedule, and the steps that follow from them."""
-
-    schedule: Schedule = ConstantRate()  # noqa: RUF009 - frozen
-
-    def steps(self, phase: Phase, per_epoch: int, share: float = 1.0) -> range:
-        """The steps of a phase in the sequence of a client's batches, of which an epoch has ``per_epoch``."""
-        epochs = self.epochs if phase.epochs is None else phase.epochs
-        total = max(int(share * epochs * per_epoch + 1e-9), 1)  # 1.15 · 100 is 115
-        begin = int(phase.begin * total)
-        return range(begin, max(int(phase.end * total), begin + 1))
-
-    def lr_factor(self, round: int, rounds: int) -> float:  # noqa: A002
-        """The factor on learning rates; what is trained after the last round has that of the last."""
-        return self.schedule.factor(min(round, rounds - 1), rounds)
-
-
-@dataclass(frozen=True)
-class Job:
-    """One client's work in one round: tensors and numbers only, so that it can go anywhere."""
-
-    round: int
-    client: int
-    downlink: Message  # in a task only what is for this client alone
-    private: Private
-    weight: float = 1.0  # of its uploads, where they are weighted
-    share: float = 1.0  # of the local steps that it does; a straggler does fewer
-    test_globally: bool = False  # also test the trained model on the global test set
-    final: bool = False  # after the last round: measured, and nothing of it kept
-
-
-@dataclass(frozen=True)
-class ClientResult:
-    """What comes back: messages on the CPU, and what was measured. A client that failed has nothing but its error."""
-
-    client: int
-    uplink: Message = field(default_factory=dict)
-    private: Private = field(default_factory=dict)
-    terms: dict[str, float] = field(default_factory=dict)  # mean loss terms, "phase/term"
-    seconds: dict[str, float] = field(default_factory=dict)
-    numbers: dict[str, float] = field(default_factory=dict)  # that components recorded, "component.name"
-    before: Score | None = None  # the model as it was downloaded
-    personal_before: Score | None = None  # the personal model before training, where it is another one
-    after: Score | None = None
-    unadapted: Score | None = None  # the same without the method's test phases
-    globally: Score | None = None
-    sent: dict[str, int] = field(default_factory=dict)  # bytes of each upload
-    error: str | None = None
 
 
 class Meter:
@@ -133,9 +82,12 @@ class ClientModule(lightning.LightningModule):
         self._names = algorithm.facts.layout.trainable(phase.train)
         self._answer = LogitPipeline(algorithm, phase.name, net.classifier)
         self._loss, self._grads = (algorithm.active(phase.name, seam) for seam in ("loss", "grads"))
-        parts = {"features": net.features, "classifier": net.classifier}
+        self._several = phase.batches > 1
+        self._statistics = algorithm.facts.layout.buffers
+        beside = {f"beside.{k}/{m}": net.module_beside(k, m) for k, m in net.names_beside}
+        parts = {"features": net.features, "classifier": net.classifier, **beside}
         self._frozen = [part for name, part in parts.items() if self._is_frozen(part, name)]
-        self._parts = (self, net, *net.children())  # whose mode says that of all
+        self._parts = (self, net, *parts.values())  # whose mode says that of all
 
     def _is_frozen(self, part: nn.Module, name: str) -> bool:
         """Whether a part has parameters, and the phase trains none of them."""
@@ -144,7 +96,7 @@ class ClientModule(lightning.LightningModule):
 
     def begin(self, frame: Frame, optimizer: Callable[[], Optimizer], meter: Meter) -> None:
         """Takes up a client's phase: from now on nothing is left of another client."""
-        frame.structure = self._answer.of_others
+        frame.classify = self._answer.of_network
         trained = {n: p for n, p in frame.weights.items() if n in self._names}
         self.turn = Turn(frame, trained, optimizer, meter)
         for name, tensor in frame.weights.items():
@@ -164,10 +116,11 @@ class ClientModule(lightning.LightningModule):
             part.eval()
         return self
 
-    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
-        """Loss, gradients, their correction, clipping, step."""
+    def training_step(self, batch: Any, batch_idx: int) -> None:
+        """Loss, gradients, their correction, clipping, step. The batch is a pair, or a tuple of pairs."""
         turn = self.turn
-        loss = self.objective(batch, batch_idx)
+        batches = batch if self._several else ()
+        turn.step, loss = self.objective(batches[0] if batches else batch, batch_idx, batches, turn.count)
         turn.optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         if self._grads:
@@ -178,26 +131,60 @@ class ClientModule(lightning.LightningModule):
         turn.taken += 1
         turn.meter.step()
 
-    def objective(self, batch: tuple[Tensor, Tensor], index: int) -> Tensor:
-        """Cross-entropy of the edited logits, plus the components' terms."""
+    def objective(
+        self, batch: Batch, index: int, batches: Sequence[Batch], count: Callable[[str, Tensor], None]
+    ) -> tuple[Step, Tensor]:
+        """Cross-entropy of the edited logits, plus the components' terms, each of which is counted."""
         x, y = batch
         h = self.net.features(x)
-        step = self.turn.step = Step(self.turn.frame, x, y, h, h, h, index)
+        step = Step(self.turn.frame, x, y, h, h, h, index, batches)
         step.z = z = self._answer(step)
         step.ce = F.cross_entropy(z, y)
         total = step.ce
-        self.turn.count("ce", total)
+        count("ce", total)
         for key, component in self._loss:
             term = component.loss(step.for_component(key))
-            if term is not None:
+            if isinstance(term, Tensor) and not component.terms:
                 total = total + term
-                self.turn.count(key, term)
-        return total
+                count(key, term)
+            elif term is not None:
+                for name, value in _named_terms(key, component.terms, term).items():
+                    total = total + value
+                    count(name, value)
+        return step, total
 
     def _correct(self) -> None:
-        trained = self.turn.trained
+        trained, frame = self.turn.trained, self.turn.frame
         grads = {n: p.grad for n, p in trained.items() if p.grad is not None}
+        frame.gradient = self._gradient
         for key, component in self._grads:
             grads = component.grads(grads, self.turn.step.for_component(key))
+        frame.gradient = None
         for name, grad in grads.items():
             trained[name].grad = grad
+
+    def _gradient(self, weights: Tree, batch: Batch, step: Step) -> Tree:
+        """The gradient of the objective at other weights; afterwards everything is as it was."""
+        frame, trained = self.turn.frame, self.turn.trained
+        key, frame.gradient = frame.key, None
+        saved = snapshot(pick(frame.weights, {*weights, *self._statistics}))
+        load(self.net, weights)
+        try:
+            _, loss = self.objective(batch, step.index, step.batches, _not_counted)
+            grads = torch.autograd.grad(loss, list(trained.values()), allow_unused=True)
+        finally:
+            load(self.net, saved)
+            frame.key, frame.gradient = key, self._gradient
+        return {n: g for n, g in zip(trained, grads, strict=True) if g is not None}
+
+
+def _not_counted(_: str, __: Tensor) -> None:
+    """Terms at other weights are not those of the step."""
+
+
+def _named_terms(key: str, names: Sequence[str], terms: Tensor | Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    """Several terms of one component, as they are recorded."""
+    if isinstance(terms, Tensor) or not terms.keys() <= set(names):
+        given = "one tensor" if isinstance(terms, Tensor) else f"the terms {list(terms)}"
+        raise PlanError(f"loss of component {key!r} returned {given}, but its class declares terms = {tuple(names)}")
+    return {f"{key}.{name}": value for name, value in terms.items()}

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
+from fedexp.core.component import Component, overrides
+from fedexp.core.seeding import seeded
 from fedexp.core.state import Layout, Tree
+from fedexp.errors import PlanError
 from fedexp.models.split import SplitModel
-
-Forward = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 
 def tensors(net: SplitModel) -> Tree:
@@ -59,14 +60,50 @@ def load(net: SplitModel, tree: Tree) -> None:
                 live[name].copy_(value)
 
 
+def detached_from(net: SplitModel, trees: Mapping[str, Tree]) -> dict[str, Tree]:
+    """The same trees, sharing no memory with the network."""
+    live = {t.data_ptr() for t in tensors(net).values()}
+    return {n: {k: v.clone() if v.data_ptr() in live else v for k, v in t.items()} for n, t in trees.items()}
+
+
 def layout_of(net: SplitModel) -> Layout:
     """The names of the network's tensors, by part."""
     parameters = tuple(n for n, _ in net.named_parameters())
     buffers = tuple(n for n, _ in net.named_buffers())
     names = frozenset((*parameters, *buffers))
-    parts = {p: frozenset(n for n in names if net.part_of(n) == p) for p in ("features", "classifier")}
+    modules = {f"{k}.{m}": frozenset(n for n in names if n.startswith(f"beside.{k}/{m}.")) for k, m in net.names_beside}
+    within = names.difference(*modules.values())
+    parts = {p: frozenset(n for n in within if net.part_of(n) == p) for p in ("features", "classifier")}
     norm = frozenset(n for n in names if net.is_norm(n))
-    return Layout(parameters, buffers, {"all": names, "none": frozenset(), "norm": norm, **parts})
+    body = names - parts["classifier"]
+    every = {"all": names, "none": frozenset[str](), "norm": norm, "body": body, **parts, **modules}
+    return Layout(parameters, buffers, every, modules=tuple(modules))
+
+
+def add_modules(net: SplitModel, components: Mapping[str, Component], seed: int, n_classes: int) -> SplitModel:
+    """Puts the components' modules beside the network.
+
+    Raises:
+        PlanError: If what a component gives is no module, or has a name that cannot be one.
+    """
+    made: dict[str, Mapping[str, nn.Module]] = {}
+    for key, component in components.items():
+        if overrides(component, "modules"):
+            with seeded(seed, "modules", key):
+                made[key] = component.modules(net, n_classes)
+            for name, module in made[key].items():
+                if not isinstance(module, nn.Module) or not name.isidentifier():
+                    raise PlanError(
+                        f"modules of component {key!r} must be torch modules named by words, not {name!r}: {module!r}"
+                    )
+    net.put_beside(made)
+    return net
+
+
+class Frozen(Protocol):
+    """Gives a copy of the network with other weights; ``part`` is what will be used of it, and must be in the tree."""
+
+    def __call__(self, tree: Tree, part: str = "all") -> SplitModel: ...
 
 
 class FrozenCopies:
@@ -74,28 +111,35 @@ class FrozenCopies:
 
     def __init__(self, net: SplitModel) -> None:
         self._net = net
+        self._names = layout_of(net).parts
         self._copies: list[SplitModel] = []
 
-    def fresh(self) -> Callable[[Tree], Forward]:
-        """A function from weights to their forward pass. Each tree is loaded once; valid until the next ``fresh``."""
-        loaded: dict[int, tuple[Tree, Forward]] = {}  # the tree is held so that its id stays its own
+    def fresh(self) -> Frozen:
+        """A function from weights to a copy that has them. Each tree is loaded once; valid until the next ``fresh``."""
+        loaded: dict[int, tuple[Tree, SplitModel, set[str]]] = {}  # the tree is held so that its id stays its own
 
-        def forward_of(tree: Tree) -> Forward:
+        def copy_of(tree: Tree, part: str = "all") -> SplitModel:
             if id(tree) not in loaded:
-                loaded[id(tree)] = (tree, self._forward(len(loaded), tree))
-            return loaded[id(tree)][1]
+                loaded[id(tree)] = (tree, self._copy(len(loaded), tree), set())
+            _, net, checked = loaded[id(tree)]
+            if part not in checked:
+                self._demand(tree, part)
+                checked.add(part)
+            return net
 
-        return forward_of
+        return copy_of
 
-    def _forward(self, index: int, tree: Tree) -> Forward:
+    def _copy(self, index: int, tree: Tree) -> SplitModel:
         if index == len(self._copies):
             spare = copy.deepcopy(self._net).eval()
             self._copies.append(spare.requires_grad_(requires_grad=False))
-        net = self._copies[index]
-        load(net, tree)
+        load(self._copies[index], tree)
+        return self._copies[index]
 
-        def forward(x: Tensor) -> tuple[Tensor, Tensor]:
-            h = net.features(x)
-            return h, net.classifier(h)
-
-        return forward
+    def _demand(self, tree: Tree, part: str) -> None:
+        """A copy has other weights from earlier: what a tree lacks would be anything."""
+        if lost := sorted(self._names[part] - tree.keys()):
+            whole = "the whole network" if part == "all" else f"the {part}"
+            raise ValueError(
+                f"weights to be run must have {whole}, but {lost[0]!r} is missing. Begin with a whole tree."
+            )

@@ -116,7 +116,7 @@ def configured(kind: Callable[..., Any], settings: Mapping[str, Any]) -> Optimiz
 
 def misfits(algorithm: Algorithm, optimizer: OptimizerFactory) -> Iterator[str]:
     """Why an optimizer cannot train an algorithm's phases."""
-    for phase in algorithm.phases:
+    for phase in algorithm.all_phases:
         ranks = {algorithm.facts.initial[n].ndim for n in algorithm.facts.layout.trainable(phase.train)}
         why = _refusal(optimizer, phase.optim, ranks)
         own = optimizer if why else optimizer.settings(**phase.optim)

@@ -2,31 +2,42 @@
 
 from __future__ import annotations
 
-import math
-import signal
 import threading
 import time
-import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import ParamSpec, TypeVar
 
 import torch
+from torch import Tensor
 
+from fedexp.client.faults import (
+    ADVICE,
+    RAISE,
+    Faults,
+    attribute_errors,
+    check_declared,
+    check_numbers,
+    check_slots,
+    check_terms,
+    time_limit,
+    where,
+)  # fmt: skip
+from fedexp.client.handback import hand_back
 from fedexp.client.loops import Loop
-from fedexp.client.module import ClientModule, ClientResult, Job, Local, Meter
-from fedexp.client.network import FrozenCopies, fastest_memory_format, load, tensors
+from fedexp.client.messages import ClientResult, Job, Local, Scores
+from fedexp.client.module import ClientModule, Meter
+from fedexp.client.network import FrozenCopies, detached_from, fastest_memory_format, load, tensors
 from fedexp.client.optim import Optimizer, OptimizerFactory, misfits
 from fedexp.core.algorithm import Algorithm, Private, to_device
 from fedexp.core.component import Phase
 from fedexp.core.seeding import derive, seeded
-from fedexp.core.state import Message, Tree, pick, sizes, snapshot
+from fedexp.core.state import Message, ReadOnlyTree, Tree, sizes, snapshot
 from fedexp.core.views import Frame, LocalRound, View
-from fedexp.data.federated import Batches, FederatedData, Info
+from fedexp.data.federated import Batches, FederatedData, Groups, Info
 from fedexp.data.source import Samples
 from fedexp.errors import ClientError, ConfigError, PlanError
-from fedexp.evaluate.tester import Score, Tester
+from fedexp.evaluate.tester import Score, Tester, features
 from fedexp.models.split import SplitModel
 from fedexp.server.aggregate import Allocate, Fold, is_finite
 
@@ -37,22 +48,12 @@ CPU = torch.device("cpu")
 class ClientSession:
     """A client at its place: what it received, what it keeps, how components see both."""
 
+    round: int
     received: Tree
     message: Message
     private: Private
     info: Info
     view: View
-
-
-@dataclass(frozen=True)
-class Faults:
-    """What happens when a client fails: an exception, a number that is not finite, or too long a time."""
-
-    policy: Literal["raise", "skip"] = "raise"
-    seconds: float | None = None  # for one client's round
-
-
-RAISE = Faults()
 
 
 class Worker:
@@ -84,8 +85,13 @@ class Worker:
         self._constants = to_device(algorithm.constants, self._device)
         self._spares = FrozenCopies(self.net)
         self._tester = Tester(self.net, algorithm)
-        self._modules: dict[str, ClientModule] = {}  # by phase
-        self._undisturbed = len(algorithm.phases) == 1 and not algorithm.using("view")
+        self._fitting: dict[str, ClientModule] = {}  # by phase
+        likes = {n: u.like(algorithm.init(n)) for n, u in algorithm.uploads.items()}
+        self._uploads = to_device(likes, torch.device("meta"))  # names, shapes and types
+        hidden = {n: algorithm.facts.initial[n] for m in algorithm.kept_modules for n in algorithm.facts.layout.part(m)}
+        (self._hidden,) = to_device({"": hidden}, self._device).values()  # what the server's model has no values for
+        loads_more = algorithm.using("view") or algorithm.test_phases
+        self._undisturbed = len(algorithm.phases) == 1 and not loads_more
 
     # ------------------------------------------------------------ what a worker is asked for
     def train(self, jobs: Sequence[Job]) -> tuple[tuple[ClientResult, ...], Fold]:
@@ -112,10 +118,7 @@ class Worker:
 
     def test(self, jobs: Sequence[Job], *, personal: bool = True) -> tuple[ClientResult, ...]:
         """Tests some clients' personal models as they stand, or the models they receive, without training."""
-        return tuple(
-            self._guarded(job, lambda j: ClientResult(j.client, after=self.test_client(j, personal=personal)))
-            for job in jobs
-        )
+        return tuple(self._guarded(job, lambda j: self.test_client(j, personal=personal)) for job in jobs)
 
     def work(self, job: Job) -> ClientResult:
         """One client's round. A pure function of the job.
@@ -125,13 +128,13 @@ class Worker:
         """
         result = self._work(job)
         if lost := [name for name, tree in result.uplink.items() if not is_finite(tree)]:
-            raise ClientError(f"{_where(job)}: upload {lost[0]!r} has a value that is not finite. {_ADVICE}")
+            raise ClientError(f"{where(job)}: upload {lost[0]!r} has a value that is not finite. {ADVICE}")
         return replace(result, uplink={n: snapshot(t) for n, t in result.uplink.items()})
 
-    def test_client(self, job: Job, *, personal: bool = True) -> Score | None:
+    def test_client(self, job: Job, *, personal: bool = True) -> ClientResult:
         """Tests a client's personal model as it stands, or the model it receives, without training."""
         session = self._open(job)
-        return self._test(session, session.received, personal=personal)[0]
+        return ClientResult(job.client, **self._scores_after(job, session, session.received, personal=personal))
 
     def test_server(self, broadcast: Message, span: tuple[int, int]) -> Iterator[Score]:
         """Tests the server's model on a stretch of the global test set, batch by batch."""
@@ -139,7 +142,7 @@ class Worker:
         views = self.algorithm.views(self._constants, message)
         weights = self.algorithm.compose(message["model"], View(views, None, self.algorithm.facts), "released")
         samples = Samples(self.data.test.x[slice(*span)], self.data.test.y[slice(*span)])
-        return self._tester.scores(weights, samples, views, None)
+        return self._tester.scores({**self._hidden, **weights}, samples, views, None)
 
     # ------------------------------------------------------------ parts of a round
     def _folded(
@@ -174,28 +177,26 @@ class Worker:
         """One client's round. The uploads may be the live tensors of the network, which the next client overwrites."""
         clock = time.perf_counter()
         session = self._open(job)
-        before, testing = self._test(session, session.received)
+        scores, testing = timed(self._scores_before, session)
         ends, modules = self._train(job, session)
         local = self._local_round(job, session, ends, modules)
         terms = {f"{m.phase.name}/{k}": v for m in modules for k, v in m.turn.terms().items()}
-        _check_terms(job, terms)
-        uplink, new = self._finish(local)
-        _check_slots(job, new)
+        check_terms(job, terms)
+        remembered = {n: t for m in modules for n, t in m.turn.frame.remembered.items()}
+        uplink, new = hand_back(self.algorithm, local, remembered)
+        check_declared("private slot", new, session.private)
+        check_declared("upload", {n: t for n, t in uplink.items() if n != "model"}, self._uploads)
+        check_numbers(job, local.numbers)
+        check_slots(job, new)
         if new:
-            private = {**session.private, **new}
+            private = {**session.private, **detached_from(self.net, new)}
             session = replace(session, private=private, view=self._view(session.message, private, session.info))
-        after, more = self._test(session, local.last)
-        testing += more
-        globally = None
-        if job.test_globally:
-            globally, more = self._test(session, local.last, self.data.test)
-            testing += more
+        later, seconds = timed(self._scores_after, job, session, local.last)
+        scores.update(later)
+        testing += seconds
         uplink, private = self._moved(uplink, CPU), self._moved(session.private, CPU)
-        seconds = {"train": time.perf_counter() - clock - testing, "evaluate": testing}
-        return ClientResult(
-            job.client, uplink, private, terms, seconds, before=before, after=after, globally=globally,
-            sent=sizes(uplink),
-        )  # fmt: skip
+        spent = {"train": time.perf_counter() - clock - testing, "evaluate": testing}
+        return ClientResult(job.client, uplink, private, terms, local.numbers, spent, sent=sizes(uplink), **scores)
 
     def _open(self, job: Job) -> ClientSession:
         model, private = self.algorithm.open(job.downlink, job.private)
@@ -203,7 +204,8 @@ class Worker:
         received = self._moved({"": model}, self._device)[""]
         info = self.data.info(job.client)
         view = self._view(message, private, info)
-        return ClientSession(self.algorithm.compose(received, view, "start"), message, private, info, view)
+        start = ReadOnlyTree(self.algorithm.compose(received, view, "start"))
+        return ClientSession(job.round, start, message, private, info, view)
 
     def _view(self, message: Message, private: Private, info: Info) -> View:
         return View(self.algorithm.views(self._constants, message, private), info, self.algorithm.facts)
@@ -212,17 +214,47 @@ class Worker:
         """The same trees on a device. Where all is done on the CPU, they are there."""
         return trees if self._device == CPU else to_device(trees, device)
 
-    def _test(
-        self, session: ClientSession, weights: Tree, samples: Samples | None = None, *, personal: bool = True
-    ) -> tuple[Score | None, float]:
-        clock = time.perf_counter()
-        samples = samples or self.data.own_test(session.info.client)
-        if samples is None:
-            return None, 0.0
+    def _scores_before(self, session: ClientSession) -> Scores:
+        """The downloaded model and, where that is another one, the personal model, on the client's own samples."""
+        own = self.data.own_test(session.info.client)
+        if own is None:
+            return {}
+        scores: Scores = {"before": self._score(session, session.received, own)}
+        if self.algorithm.using("view"):
+            personal = self.algorithm.compose(session.received, session.view, "view")
+            scores["personal_before"] = self._score(session, personal, own)
+        return scores
+
+    def _scores_after(self, job: Job, session: ClientSession, weights: Tree, *, personal: bool = True) -> Scores:
+        """The personal model, or the weights as they are; after the phases for the test, if one is due."""
+        own, everyones = self.data.own_test(job.client), self.data.test if job.test_globally else None
+        scores: Scores = {}
+        if own is None and everyones is None:
+            return scores
         if personal:
             weights = self.algorithm.compose(weights, session.view, "view")
-        score = self._tester.score(weights, samples, session.view.views, session.info)
-        return score, time.perf_counter() - clock
+        if self.algorithm.test_phases:
+            if own is not None:
+                scores["unadapted"] = self._score(session, weights, own)
+            if not job.due:
+                return scores
+            weights = self._adapted(job, session, weights)
+        if own is not None:
+            scores["after"] = self._score(session, weights, own)
+        if everyones is not None:
+            scores["globally"] = self._score(session, weights, everyones)
+        return scores
+
+    def _score(self, session: ClientSession, weights: Tree, samples: Samples) -> Score:
+        return self._tester.score(weights, samples, session.view.views, session.info, session.round)
+
+    def _adapted(self, job: Job, session: ClientSession, weights: Tree) -> Tree:
+        """A personal model after the phases for the test."""
+        load(self.net, weights)
+        for phase in self.algorithm.test_phases:
+            with attribute_errors(job, phase):
+                self._fit(job, phase, session, [])
+        return self._end()
 
     def _train(self, job: Job, session: ClientSession) -> tuple[dict[str, Tree], list[ClientModule]]:
         ends: dict[str, Tree] = {}
@@ -236,7 +268,7 @@ class Worker:
     def _end(self) -> Tree:
         """The trained weights; where nothing else is loaded into the network before they are used, not even copied."""
         live = {k: v.detach() for k, v in tensors(self.net).items()}
-        return live if self._undisturbed else snapshot(live)
+        return ReadOnlyTree(live if self._undisturbed else snapshot(live))
 
     def _fit(self, job: Job, phase: Phase, session: ClientSession, done: list[ClientModule]) -> ClientModule:
         facts, views = self.algorithm.facts, session.view.views
@@ -245,12 +277,15 @@ class Worker:
             load(self.net, session.received if phase.start == "received" else views[key][slot])
         path = (job.round, job.client, self._stream(phase))
         frame = Frame(
-            views, session.info, facts, session.received, tensors(self.net), phase.name, path, self._spares.fresh()
-        )
+            views=views, info=session.info, facts=facts, round=job.round, received=session.received,
+            weights=ReadOnlyTree(tensors(self.net)), phase=phase.name, rng_path=path, net=self.net,
+            frozen=self._spares.fresh(),
+        )  # fmt: skip
         module = self._module(phase)
-        module.begin(frame, lambda: self._make_optimizer(job, phase, done), self.meter)
-        batches = self._batches(phase, path, session.info, job.share)
-        self.meter.begin(len(batches) * len(self.algorithm.phases))
+        batches = self._batches(phase, path, session.info, 1.0 if phase.test else job.share)
+        meter = Meter() if phase.test else self.meter  # which tells how far the training is
+        meter.begin(len(batches) * len(self.algorithm.phases))
+        module.begin(frame, lambda: self._make_optimizer(job, phase, done), meter)
         with seeded(facts.seed, "fit", phase.name, job.round, job.client):
             self.loop.fit(module, batches)
         if module.turn.taken != len(batches):
@@ -258,22 +293,26 @@ class Worker:
         return module
 
     def _module(self, phase: Phase) -> ClientModule:
-        module = self._modules.get(phase.name)
+        module = self._fitting.get(phase.name)
         if module is None or module.phase is not phase:
-            module = self._modules[phase.name] = ClientModule(self.net, self.algorithm, phase, self._local.clip)
+            module = self._fitting[phase.name] = ClientModule(self.net, self.algorithm, phase, self._local.clip)
         return module
 
     def _stream(self, phase: Phase) -> str:
         """The name of the phase whose sequence of batches this one draws from."""
+        if not phase.continues:
+            return phase.name
         phases = self.algorithm.phases
         index = phases.index(phase)
-        return self._stream(phases[index - 1]) if phase.continues and index else phase.name
+        return self._stream(phases[index - 1]) if index else phase.name
 
-    def _batches(self, phase: Phase, path: tuple[int | str, ...], info: Info, share: float = 1.0) -> Batches:
+    def _batches(self, phase: Phase, path: tuple[int | str, ...], info: Info, share: float = 1.0) -> Batches | Groups:
         size = self._local.batch_size
         steps = self._local.steps(phase, self.data.steps_per_epoch(info.client, size), share)
         seed = derive(self.algorithm.facts.seed, "batches", *path)
-        return self.data.batches(info.client, size=size, begin=steps.start, end=steps.stop, seed=seed)
+        begin, end = steps.start * phase.batches, steps.stop * phase.batches
+        batches = self.data.batches(info.client, size=size, begin=begin, end=end, seed=seed)
+        return batches if phase.batches == 1 else Groups(batches, phase.batches)
 
     def _make_optimizer(self, job: Job, phase: Phase, done: list[ClientModule]) -> Optimizer:
         if done and phase.continues and not phase.fresh:
@@ -291,6 +330,17 @@ class Worker:
     def _local_round(
         self, job: Job, session: ClientSession, ends: dict[str, Tree], modules: list[ClientModule]
     ) -> LocalRound:
+        frozen = self._spares.fresh()
+
+        def embed(tree: Tree) -> Iterator[tuple[Tensor, Tensor]]:
+            net = frozen(tree, "features")
+            return ((h, y) for _, y, h in features(net, self.data.own_train(job.client)))
+
+        def classify(tree: Tree, h: Tensor) -> Tensor:
+            with torch.no_grad():
+                logits: Tensor = frozen(tree, "classifier").classifier(h)
+                return logits
+
         settings = {m.phase.name: self._settings(job, m.phase) for m in modules}
         return LocalRound(
             views=session.view.views,
@@ -302,87 +352,16 @@ class Worker:
             steps={m.phase.name: m.turn.taken for m in modules},
             lr={n: s.lr for n, s in settings.items()},
             momentum={n: s.sgd_momentum for n, s in settings.items()},
-            embed=lambda phase: self._tester.embed(ends[phase], self.data.own_train(session.info.client)),
+            embed=embed,
+            classify=classify,
         )
 
-    def _finish(self, local: LocalRound) -> tuple[Message, Private]:
-        algorithm = self.algorithm
-        new: Private = {}
-        uplink: Message = {}
-        if algorithm.travelling:
-            weights = pick(local.ends[algorithm.uploading.name], algorithm.travelling)
-            shared = pick(weights, algorithm.facts.layout.shared)
-            for key, component in algorithm.using("uplink"):
-                shared = component.uplink(shared, local.for_component(key))
-            uplink["model"] = {**weights, **shared}
-        for key, component in algorithm.using("finish"):
-            out = component.finish(local.for_component(key))
-            new |= {f"{key}.{n}": self._apart(t) for n, t in out.slots.items()}
-            uplink |= {f"{key}.{n}": t for n, t in out.uploads.items()}
-        return uplink, new
 
-    def _apart(self, tree: Tree) -> Tree:
-        """A tree that shares no memory with the network."""
-        live = {t.data_ptr() for t in tensors(self.net).values()}
-        return {k: v.clone() if v.data_ptr() in live else v for k, v in tree.items()}
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
-def _check_terms(job: Job, terms: Mapping[str, float]) -> None:
-    if bad := [k for k, v in terms.items() if not math.isfinite(v)]:
-        phase, _, term = bad[0].rpartition("/")
-        raise ClientError(f"{_where(job)}, phase {phase!r}: loss term {term!r} is not finite. {_ADVICE}")
-
-
-def _check_slots(job: Job, slots: Private) -> None:
-    """What a client keeps would make it fail in every later round."""
-    if lost := [name for name, tree in slots.items() if not is_finite(tree)]:
-        raise ClientError(f"{_where(job)}: its slot {lost[0]!r} has a value that is not finite. {_ADVICE}")
-
-
-def _where(job: Job) -> str:
-    return f"{'after the last round' if job.final else f'round {job.round + 1}'}, client {job.client}"
-
-
-_ADVICE = "Lower optim.lr, set local.clip, or look at this client's data."
-
-
-class attribute_errors:  # noqa: N801 - to be read as a clause; not a generator, which takes longer
-    """Any exception of the block becomes a ClientError that says where, and carries the traceback."""
-
-    def __init__(self, job: Job, phase: Phase | None = None) -> None:
-        self._job, self._phase = job, phase
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, cause: BaseException | None, trace: object) -> None:
-        if isinstance(cause, Exception) and not isinstance(cause, ClientError):
-            where = _where(self._job) + (f", phase {self._phase.name!r}" if self._phase else "")
-            said = (str(cause).splitlines() or [""])[0]
-            traced = "".join(traceback.format_exception(cause))
-            raise ClientError(f"{where}: {type(cause).__name__}: {said}", traced) from cause
-
-
-@contextmanager
-def time_limit(seconds: float | None, job: Job) -> Iterator[None]:
-    """Raises a ClientError in the block when it takes longer; None is no limit.
-
-    And again every second, in case that one was lost: Python prints what is raised in a destructor, and goes on.
-    """
-    if seconds is None:
-        yield
-        return
-
-    def late(*_: object) -> None:
-        raise ClientError(f"{_where(job)}: not done after {seconds:g} s (limit)")
-
-    before = signal.signal(signal.SIGALRM, late)
-    signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)
-    try:
-        try:
-            yield
-        finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-    finally:  # also if the time was up in the lines above
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+def timed(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> tuple[T, float]:
+    """What a function returns, and the seconds that it took."""
+    started = time.perf_counter()
+    return work(*args, **kwargs), time.perf_counter() - started

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
+from types import MappingProxyType
 
 import torch
 
 from fedexp.config.schema import problems_of
+from fedexp.core.checks import misspelt_seams, not_whole, unfit_modules, unfit_phases, unfit_tests, unknown_parts
 from fedexp.core.component import Component, Phase, overrides
 from fedexp.core.seeding import torch_rng
-from fedexp.core.state import Init, Layout, Message, ServerState, Slot, Tree, Upload
+from fedexp.core.state import Init, Layout, Message, ReadOnlyTree, ServerState, Slot, Tree, Upload, part_of_model
 from fedexp.core.views import NO_PUBLIC, Facts, View, Views
 from fedexp.errors import PlanError
 
 PER_STEP = ("head", "logits", "loss", "grads")
-SEAMS = ("private", "plan", "start", *PER_STEP, "finish", "uplink", "weigh", "serve", "update", "released", "view")
+SEAMS = (
+    "modules", "private_part", "plan", "start", *PER_STEP, "finish", "uplink", "weigh", "serve", "update", "released",
+    "view",
+)  # fmt: skip
 
 Components = Mapping[str, Component]
 Private = dict[str, Tree]  # "component.slot"; what a client keeps between rounds
@@ -27,10 +33,11 @@ class Algorithm:
 
     components: Components
     facts: Facts
-    phases: tuple[Phase, ...]
+    phases: tuple[Phase, ...]  # of a client's round
     slots: Mapping[str, Slot]  # "component.slot"
     uploads: Mapping[str, Upload]  # "component.upload"
     constants: Mapping[str, Tree]
+    test_phases: tuple[Phase, ...] = ()  # before a personal model is tested
 
     @classmethod
     def compile(cls, components: Components, facts: Facts) -> Algorithm:
@@ -40,21 +47,37 @@ class Algorithm:
             PlanError: With every problem found.
         """
         ordered = _sort_by_needs(components)
-        phases = _plan(ordered)
-        facts = replace(facts, layout=_share(facts.layout, ordered))
+        plan = _plan(ordered)
+        phases, tests = (tuple(p for p in plan if p.test is kind) for kind in (False, True))
+        facts = replace(facts, layout=_share(facts.layout, ordered), initial=ReadOnlyTree(facts.initial))
         slots = {f"{k}.{s.name}": s for k, c in ordered.items() for s in c.slots()}
         uploads = {f"{k}.{u.name}": u for k, c in ordered.items() for u in c.uploads()}
-        problems = [*_out_of_range(ordered, facts), *_misfits(ordered, phases, slots), *_without_public(ordered, facts)]
+        problems = [
+            *misspelt_seams(ordered),
+            *_out_of_range(ordered, facts),
+            *_misfits(ordered, plan),
+            *_without_public(ordered, facts),
+            *unknown_parts(ordered, facts.layout),
+            *unfit_modules(ordered, facts.layout, slots, phases),
+            *unfit_phases(phases, facts, slots, lambda name: _init(facts, name)),
+            *unfit_tests(tests, facts.layout),
+        ]
         if problems:
             raise PlanError("\n".join(problems))
+        slots |= {m: Slot(m.split(".")[1], "client", part_of_model(m)) for m in _kept_modules(ordered, facts.layout)}
         constants = {n: s.init(_init(facts, n)) for n, s in slots.items() if s.scope == "constant"}
-        return cls(ordered, facts, phases, slots, uploads, constants)
+        return cls(ordered, facts, phases, slots, uploads, constants, tests)
 
     # ------------------------------------------------------------ what the declaration says
     @property
     def personal(self) -> bool:
         """Whether clients get a model of their own, other than the locally trained copy of the server's."""
         return any(c.personal for c in self.components.values())
+
+    @property
+    def personalizes(self) -> bool:
+        """Whether clients are tested with a model of their own, kept or adapted before the test."""
+        return self.personal or bool(self.test_phases)
 
     @property
     def global_view(self) -> bool:
@@ -67,9 +90,34 @@ class Algorithm:
         return next(p for p in self.phases if p.uploads)
 
     @property
+    def all_phases(self) -> tuple[Phase, ...]:
+        """The phases of a client's round, then those before a test."""
+        return (*self.phases, *self.test_phases)
+
+    @property
     def travelling(self) -> tuple[str, ...]:
         """The tensors of the network that are sent: shared parameters and statistics."""
         return (*self.facts.layout.shared, *self.facts.layout.statistics)
+
+    @cached_property
+    def kept_modules(self) -> dict[str, str]:
+        """The modules that clients keep, each with the phase after which: the last that its component acts in."""
+        kept = _kept_modules(self.components, self.facts.layout)
+        return {m: self._last_phase(self.components[m.split(".")[0]]) for m in kept}
+
+    def _last_phase(self, component: Component) -> str:
+        names = [p.name for p in self.phases]
+        return [n for n in names if "*" in component.during or n in component.during][-1]
+
+    def term_names(self, phase: str) -> list[str]:
+        """The loss terms of a phase: the cross-entropy, and one for each component, or each of its ``terms``."""
+        acting = self.active(phase, "loss")
+        return ["ce", *(name for k, c in acting for name in ([f"{k}.{t}" for t in c.terms] or [k]))]
+
+    def network(self, tree: Tree) -> Tree:
+        """A tree without the modules beside the network."""
+        beside = self.facts.layout.beside
+        return {n: t for n, t in tree.items() if n not in beside}
 
     def active(self, phase: str, seam: str) -> list[tuple[str, Component]]:
         """The components that act on a per-step seam in a phase."""
@@ -94,7 +142,9 @@ class Algorithm:
         """The server before the first round."""
         server = {n: s.init(self.init(n)) for n, s in self.slots.items() if s.scope == "server"}
         mailboxes: dict[str, dict[int, Tree]] = {n: {} for n, s in self.slots.items() if s.scope == "mailbox"}
-        return ServerState(0, dict(self.facts.initial), server, mailboxes)
+        kept = {n for m in self.kept_modules for n in self.facts.layout.parts[m]}
+        model = {n: t for n, t in self.facts.initial.items() if n not in kept}
+        return ServerState(0, model, server, mailboxes)
 
     def broadcast(self, state: ServerState) -> Message:
         """What the server sends to every client of a round."""
@@ -122,19 +172,27 @@ class Algorithm:
     def open(self, message: Message, private: Private) -> tuple[Tree, Private]:
         """The received weights, and the client's private slots, made where it has none yet."""
         model = {**self.facts.initial, **message.get("model", {})}
+        for name in self.kept_modules:
+            model |= private.get(name, {})
         missing = (n for n, s in self.slots.items() if s.scope == "client" and n not in private)
         return model, {**private, **{n: self.slots[n].init(self.init(n, model)) for n in missing}}
 
     def views(self, *sources: Mapping[str, Tree]) -> Views:
         """The slots as components see them, by component and name, from trees keyed ``component.slot``."""
-        merged = {n: t for source in sources for n, t in source.items() if n in self.slots}
-        return {k: {n.split(".", 1)[1]: t for n, t in merged.items() if n.startswith(k + ".")} for k in self.components}
+        own: dict[str, dict[str, Tree]] = {key: {} for key in self.components}
+        for name, tree in ((n, t) for source in sources for n, t in source.items() if n in self.slots):
+            key, _, slot = name.partition(".")
+            own[key][slot] = ReadOnlyTree(tree)
+        return {key: MappingProxyType(slots) for key, slots in own.items()}
 
     def compose(self, weights: Tree, view: View, *seams: str) -> Tree:
         """Folds ``start``, ``view`` or ``released`` over the components."""
         for seam in seams:
             for key, component in self.using(seam):
-                weights = getattr(component, seam)(weights, view.for_component(key))
+                made: Tree = getattr(component, seam)(ReadOnlyTree(weights), view.for_component(key))
+                if made.keys() != weights.keys():
+                    raise PlanError(not_whole(f"{seam} of component {key!r}", made, weights))
+                weights = made
         return weights
 
     def released(self, state: ServerState) -> Tree:
@@ -163,18 +221,33 @@ def _sort_by_needs(components: Components) -> dict[str, Component]:
 def _plan(components: Components) -> tuple[Phase, ...]:
     phases = [Phase("local", uploads=True)]
     for key, component in components.items():
-        edited = component.plan(phases)
+        edited = component.plan(list(phases))
+        if not isinstance(edited, Sequence) or not all(isinstance(p, Phase) for p in edited):
+            raise PlanError(f"plan of component {key!r} must return a list of phases, not {edited!r}")
         phases = [replace(p, start=p.start.replace("own:", f"{key}.", 1)) for p in edited]
     return tuple(phases)
 
 
 def _share(layout: Layout, components: Components) -> Layout:
-    private = frozenset[str]().union(*(layout.parts[c.private()] for c in components.values()))
+    """The layout with what travels. Unknown parts are left out here, and said by ``unknown_parts``."""
+    parts = [p for c in components.values() for p in c.private_part().split("+") if p in layout.parts]
+    private = frozenset[str]().union(*(layout.parts[p] for p in (*parts, *_private_modules(components, layout))))
     return replace(
         layout,
         shared=tuple(n for n in layout.parameters if n not in private),
         statistics=tuple(n for n in layout.buffers if n not in private),
     )
+
+
+def _private_modules(components: Components, layout: Layout) -> list[str]:
+    """The modules that do not travel; all of them, where their component is not part of the algorithm."""
+    shared = {f"{k}.{m}" for k, c in components.items() for m in c.shared_modules}
+    return [m for m in layout.modules if m not in shared]
+
+
+def _kept_modules(components: Components, layout: Layout) -> list[str]:
+    """The private modules of this algorithm's components."""
+    return [m for m in _private_modules(components, layout) if m.split(".")[0] in components]
 
 
 def _out_of_range(components: Components, facts: Facts) -> Iterable[str]:
@@ -187,7 +260,7 @@ def _without_public(components: Components, facts: Facts) -> Iterable[str]:
         yield from (f"component {key!r} {NO_PUBLIC}" for key, c in components.items() if c.needs_public)
 
 
-def _misfits(components: Components, phases: tuple[Phase, ...], slots: Mapping[str, Slot]) -> Iterable[str]:
+def _misfits(components: Components, phases: tuple[Phase, ...]) -> Iterable[str]:
     names = [p.name for p in phases]
     if len(set(names)) != len(names):
         yield f"two phases share a name: {names}. Two components of one kind cannot be combined."
@@ -199,19 +272,17 @@ def _misfits(components: Components, phases: tuple[Phase, ...], slots: Mapping[s
                 f"component {key!r} acts on phases {unknown}, but the plan has {names}. "
                 f"Add a component that makes such a phase, or set algo.{key}.during."
             )
-    yield from _phase_misfits(components, phases, slots)
+    yield from _two_heads(components, phases)
     if len(weighing := [k for k, c in components.items() if overrides(c, "weigh")]) > 1:
         yield f"components {weighing} both weigh the clients; only one can"
-    for part in sorted({c.private() for c in components.values()} - {"none"}):
-        if len(keeping := [k for k, c in components.items() if c.private() == part]) > 1:
+    kept = {k: c.private_part().split("+") for k, c in components.items()}
+    for part in sorted({p for parts in kept.values() for p in parts} - {"none"}):
+        if len(keeping := [k for k, parts in kept.items() if part in parts]) > 1:
             yield f"components {keeping} each put their own {part} in place of the server's; only one can"
 
 
-def _phase_misfits(components: Components, phases: tuple[Phase, ...], slots: Mapping[str, Slot]) -> Iterable[str]:
+def _two_heads(components: Components, phases: tuple[Phase, ...]) -> Iterable[str]:
     for phase in phases:
-        start = phase.start
-        if start not in ("received", "previous") and (start not in slots or slots[start].scope != "client"):
-            yield f"phase {phase.name!r} starts from {start!r}, which is not a private slot of the proposing component"
         heads = [k for k, c in components.items() if overrides(c, "head") and {phase.name, "*"} & set(c.during)]
         if len(heads) > 1:
             yield f"components {heads} both replace the classifier in phase {phase.name!r}; only one can"

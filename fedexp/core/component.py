@@ -10,12 +10,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedexp.core.state import Out, Slot, Tree, Upload
 
 if TYPE_CHECKING:
     from fedexp.core.views import Facts, LocalRound, ServerRound, Step, View
+    from fedexp.models.split import SplitModel
 
 
 @dataclass(frozen=True)
@@ -25,11 +26,17 @@ class Phase:
     The run's local setting gives a sequence of batches; the phase takes the part ``[begin, end)`` of it, at least one
     step. A phase that ``continues`` goes on in the batches of the phase before it and, if it trains the same part with
     the same optimizer settings and is not ``fresh``, also with its optimizer.
+
+    A step takes ``batches`` batches, so that an epoch has as many times fewer steps: the loss is that of the first,
+    ``Step.batch`` and ``Step.gradient`` reach the others.
+
+    A phase with ``test`` runs when a personal model is about to be tested, from that model, and leaves nothing behind.
+    It starts from "previous", has batches of its own, and the score without it is recorded too.
     """
 
     name: str
     start: str = "received"  # or "previous", or own("slot"): a private slot of the component that proposes the phase
-    train: str = "all"  # a part of the network; the rest is frozen and out of the optimizer
+    train: str = "all"  # a part, or several joined by "+"; a module beside the network is the part "component.module"
     epochs: float | None = None  # None: the run's local.epochs
     begin: float = 0.0
     end: float = 1.0
@@ -37,6 +44,8 @@ class Phase:
     fresh: bool = False
     optim: Mapping[str, Any] = field(default_factory=dict)  # replaces settings of the run's optimizer
     uploads: bool = False  # exactly one phase of a plan: its end is what the server gets
+    batches: int = 1  # in a step
+    test: bool = False
 
 
 @dataclass(frozen=True)
@@ -60,18 +69,40 @@ class Component:
     during: tuple[str, ...] = ("local",)  # phases in which the per-step seams act; "eval" is the test, "*" everything
 
     paper: ClassVar[Paper | None] = None  # how its authors weigh and evaluate; a run that differs says so
-    needs: ClassVar[tuple[str, ...]] = ()  # keys of components whose slots are read
-    keeps: ClassVar[tuple[str, ...]] = ()  # messages the server must keep by client, beside reducing them
     needs_sgd: ClassVar[bool] = False  # reads LocalRound.normaliser of the phases in ``during``, which other rules lack
-    personal: ClassVar[bool] = False  # the method gives clients a model of their own
-    global_view: ClassVar[bool] = True  # False: the server's model is incomplete and is not tested
     needs_public: ClassVar[bool] = False  # True: refused without the setting ``public``; see ``ServerRound.public``
+    terms: ClassVar[tuple[str, ...]] = ()  # names of the terms of ``loss``, if it returns several
 
-    # ------------------------------------------------------------ declare
+    # ------------------------------------------------------------ declare: class variables, or properties of the fields
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """Keys of components whose slots are read."""
+        return ()
+
+    @property
+    def keeps(self) -> tuple[str, ...]:
+        """Messages the server must keep by client, beside reducing them."""
+        return ()
+
+    @property
+    def personal(self) -> bool:
+        """Whether the method gives clients a model of their own."""
+        return False
+
+    @property
+    def global_view(self) -> bool:
+        """Whether the server's model is complete. If not, it is not tested."""
+        return True
+
+    @property
+    def shared_modules(self) -> tuple[str, ...]:
+        """Names of ``modules`` that travel: sent, averaged and kept by the server as a part of the model."""
+        return ()
+
     def problems(self, facts: Facts) -> Iterable[str]:
         """Says what does not fit the run, each sentence starting with the field's name. Ranges are in the types.
 
-        A rule about classes as rows of the classifier must refuse classifiers of several layers here.
+        A rule for the rows of a classifier must refuse one of several layers, whose tensors are not rows of classes.
         """
         return ()
 
@@ -87,8 +118,21 @@ class Component:
         """Declares what is sent beside the model. Combined by union, under the component's key."""
         return ()
 
-    def private(self) -> str:
-        """Names the part of the network that never travels. Combined by union."""
+    def modules(self, net: SplitModel, n_classes: int) -> Mapping[str, nn.Module]:
+        """Networks beside the network, made anew under the run's seed: a second head, a gate, a projection.
+
+        They are trained with it by every phase that trains "all", or names "component.module". Each client keeps its
+        own from the end of the last phase in ``during``, as a slot of the module's name, and starts its next round from
+        it; neither the server's state nor the saved model has them. ``shared_modules`` travel instead. ``step.module``
+        gives them back. Combined by union, under the component's key.
+        """
+        return {}
+
+    def private_part(self) -> str:
+        """Names the part of the network that never travels, or several joined by "+". Combined by union.
+
+        A network without normalisation has an empty part "norm": keeping it (FedBN) is FedAvg then.
+        """
         return "none"
 
     def plan(self, phases: list[Phase]) -> list[Phase]:
@@ -101,7 +145,11 @@ class Component:
         return weights
 
     def finish(self, local: LocalRound) -> Out:
-        """Hands back new private slots and uploads. Combined by union."""
+        """Hands back new private slots and uploads, as declared. Combined by union.
+
+        ``local.record`` writes down a number. What the server makes of a round has the share of that round's clients
+        only: a component that subtracts a client's own share from a mean must remember whether it is in there (FD).
+        """
         return Out()
 
     def uplink(self, weights: Tree, local: LocalRound) -> Tree:
@@ -117,14 +165,19 @@ class Component:
         """Edits the logits before the cross-entropy. Combined by chaining."""
         return z
 
-    def loss(self, step: Step) -> Tensor | None:
-        """A term to be added to the cross-entropy; None where there is none. Combined by summing."""
+    def loss(self, step: Step) -> Tensor | Mapping[str, Tensor] | None:
+        """A term to be added to the cross-entropy; None where there is none. Combined by summing.
+
+        Several terms, named in ``terms``, are recorded apart.
+        """
         return None
 
     def grads(self, grads: Tree, step: Step) -> Tree:
         """Edits the gradients after the backward pass and before clipping. Combined by chaining.
 
-        What is returned is the optimizer's from then on, which may write over it.
+        What is returned is the optimizer's from then on: the first gradients become its momentum, in their place, so
+        return no tensor that is kept. ``step.weights`` are live: clone what must outlast the step. ``local.clip`` acts
+        on all that is added here, the pull of a proximal term included.
         """
         return grads
 

@@ -6,16 +6,31 @@ import hashlib
 import zlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
+
+from fedexp.config.suggest import nearest
+from fedexp.errors import ConfigError
 
 Tree = dict[str, Tensor]
 Message = dict[str, Tree]  # by slot: "model", "scaffold.c", ...
 
 Scope = Literal["server", "client", "mailbox", "constant"]
 Reduce = Literal["weighted", "uniform", "sum", "keep"]
+
+
+class ReadOnlyTree(Tree):
+    """A tree as components are shown it: what is to change is handed back as a tree of their own."""
+
+    def _refuse(self, *_: object, **__: object) -> Any:
+        raise TypeError("this tree is read only: return a new one, such as {**tree, name: value}")
+
+    __setitem__ = __delitem__ = __ior__ = clear = pop = popitem = setdefault = update = _refuse
+
+    def __reduce__(self) -> tuple[type[Tree], tuple[Tree]]:
+        return dict, (dict(self),)
 
 
 # ---------------------------------------------------------------- trees: pure, names of the first argument
@@ -115,14 +130,34 @@ class Layout:
     parts: Mapping[str, frozenset[str]]
     shared: tuple[str, ...] = ()
     statistics: tuple[str, ...] = ()
+    modules: tuple[str, ...] = ()  # parts that lie beside the network, "component.module"
 
     def part(self, name: str) -> tuple[str, ...]:
-        """The tensors of a named cut: ``all``, ``none``, ``features``, ``classifier`` or ``norm``."""
-        return tuple(n for n in (*self.parameters, *self.buffers) if n in self.parts[name])
+        """The tensors of a part, or of several joined by "+".
+
+        Parts are ``all``, ``none``, ``features``, ``classifier``, ``body`` (all but the classifier), ``norm``, and each
+        module beside the network.
+
+        Raises:
+            ConfigError: If there is no such part.
+        """
+        members = self._members(name)
+        return tuple(n for n in (*self.parameters, *self.buffers) if n in members)
 
     def trainable(self, name: str) -> frozenset[str]:
-        """The parameters of a named cut."""
-        return frozenset(n for n in self.parameters if n in self.parts[name])
+        """The parameters of a part."""
+        return self._members(name).intersection(self.parameters)
+
+    @property
+    def beside(self) -> frozenset[str]:
+        """The tensors of all modules beside the network."""
+        return frozenset[str]().union(*(self.parts[m] for m in self.modules))
+
+    def _members(self, name: str) -> frozenset[str]:
+        parts = name.split("+")
+        if unknown := [p for p in parts if p not in self.parts]:
+            raise ConfigError(f"the network has no part {unknown[0]!r}. {nearest(unknown[0], sorted(self.parts))}")
+        return frozenset[str]().union(*(self.parts[p] for p in parts))
 
 
 @dataclass(frozen=True)

@@ -10,20 +10,23 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedexp.core.record import plain_numbers
 from fedexp.core.seeding import torch_rng
-from fedexp.core.state import Layout, Tree, pick, sub
+from fedexp.core.state import Layout, Tree, pick, snapshot, sub
 from fedexp.errors import PlanError
 
 if TYPE_CHECKING:
     from fedexp.data.federated import Info
     from fedexp.data.source import Samples
+    from fedexp.models.split import SplitModel
 
 T = TypeVar("T")
 Slots = Mapping[str, Tree]
 Views = Mapping[str, Slots]  # component -> slot -> value
+Batch = tuple[Tensor, Tensor]  # samples and labels
+
 NO_PUBLIC = "needs samples at the server, which has none. Add public=500 to give it 500 of the test set."
 
 
@@ -78,19 +81,23 @@ class View(Bound):
     facts: Facts
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Frame(Bound):
     """What stays the same over the steps of a phase."""
 
     info: Info | None
     facts: Facts
+    round: int | None  # None where the server's model is tested
     received: Tree
     weights: Tree  # the live tensors being trained or tested
     phase: str
     rng_path: tuple[int | str, ...]
-    frozen: Callable[[Tree], Callable[[Tensor], tuple[Tensor, Tensor]]]
+    net: SplitModel  # live; that of other weights while ``Step.forward`` runs them
+    frozen: Callable[[Tree], SplitModel]  # a copy of the network with other weights, in evaluation mode
+    classify: Callable[[Tensor, Step], Tensor] = field(init=False)  # set by who has the phase's pipeline of logits
+    gradient: Callable[[Tree, Batch, Step], Tree] | None = None  # at other weights; only while gradients are edited
     cache: dict[tuple[str, str], Any] = field(default_factory=dict)
-    structure: Callable[[Tensor, Tensor, Step], Tensor] | None = None  # from other weights' (h, z) to their logits
+    remembered: dict[str, Tree] = field(default_factory=dict)  # "component.slot"
 
 
 @dataclass
@@ -104,6 +111,7 @@ class Step:
     z: Tensor
     ce: Tensor
     index: int = 0
+    batches: Sequence[Batch] = ()  # all of the step, if it has several
 
     def for_component(self, key: str) -> Step:
         """Gives the turn to a component."""
@@ -125,6 +133,18 @@ class Step:
         return self.frame.info
 
     @property
+    def facts(self) -> Facts:
+        """What is known of the run before its first round."""
+        return self.frame.facts
+
+    @property
+    def round(self) -> int:
+        """The round, counted from 0. The server's model is tested outside of rounds: ``info`` is None then."""
+        if self.frame.round is None:
+            raise RuntimeError("step.round was asked for in a test of the server's model, which belongs to no round")
+        return self.frame.round
+
+    @property
     def n_classes(self) -> int:
         """Number of classes of the data set."""
         return self.frame.facts.n_classes
@@ -141,14 +161,58 @@ class Step:
 
     @property
     def weights(self) -> Tree:
-        """The live weights, by name."""
+        """The weights by name, live: the next step changes them, so clone what is to be kept."""
         return self.frame.weights
 
+    def classify(self, h: Tensor) -> Tensor:
+        """Logits of any features under the live classifier, with gradient.
+
+        ``head`` and ``logits`` of components that act everywhere (``during: ["*"]``) belong to the network and act on
+        them; what acts in this phase only, such as a restricted softmax, does not.
+        """
+        return self.frame.classify(h, self)
+
     def forward(self, tree: Tree) -> tuple[Tensor, Tensor]:
-        """Features and logits of this batch under other weights, in evaluation mode, without gradient."""
-        with torch.no_grad():
-            h, z = self.frame.frozen(tree)(self.x)
-            return h, z if self.frame.structure is None else self.frame.structure(h, z, self)
+        """Features and logits of this batch under other weights, in evaluation mode, without gradient.
+
+        Logits are made as ``classify`` makes them. Each tree gets a copy of the network for the whole phase: pass the
+        same tree at every step, made by ``once`` if it is no slot.
+        """
+        frame = self.frame
+        live, frame.net = frame.net, frame.frozen(tree)
+        try:
+            with torch.no_grad():
+                h: Tensor = frame.net.features(self.x)
+                return h, frame.classify(h, self)
+        finally:
+            frame.net = live
+
+    def module(self, name: str, weights: Tree | None = None) -> nn.Module:
+        """A module of the component's own: live, or as it is in other weights, in evaluation mode."""
+        frame = self.frame
+        net = frame.net if weights is None else frame.frozen(weights)
+        return net.module_beside(frame.key, name)
+
+    def batch(self, number: int) -> Batch:
+        """Samples and labels of one of the step's batches (``Phase.batches``); 0 is the one of ``x`` and ``y``."""
+        return self.batches[number] if self.batches else ((self.x, self.y),)[number]
+
+    def gradient(self, weights: Tree, batch: int = 0) -> Tree:
+        """The gradient of the whole objective, with every component's logits and loss, at other weights; in ``grads``.
+
+        ``weights`` may be a part: the rest is as it is. Live weights and running statistics are as before afterwards.
+        Other components' ``grads`` edit what is returned in the end, not this.
+        """
+        if self.frame.gradient is None:
+            raise RuntimeError("step.gradient can be asked for in grads only: elsewhere the live weights are in use")
+        return self.frame.gradient(weights, self.batch(batch), self)
+
+    def remember(self, slot: str, tree: Tree) -> None:
+        """Keeps a copy as the new value of a private slot, if ``finish`` does not hand back another one.
+
+        ``mine`` shows the old value until the client's next round. Nothing is kept from a test.
+        """
+        self.frame.remembered[f"{self.frame.key}.{slot}"] = snapshot(tree)
 
     def once(self, name: str, make: Callable[[], T]) -> T:
         """A value that is the same for all steps of the phase, made at the first of them."""
@@ -176,7 +240,9 @@ class LocalRound(Bound):
     steps: Mapping[str, int]  # phase -> optimizer steps taken
     lr: Mapping[str, float]  # phase -> learning rate in this round
     momentum: Mapping[str, float | None]  # phase -> momentum of SGD; None for other optimizers
-    embed: Callable[[str], Iterator[tuple[Tensor, Tensor]]]  # (h, y) of the training samples under a phase's end
+    embed: Callable[[Tree], Iterator[tuple[Tensor, Tensor]]]  # (h, y) of the training samples under any weights
+    classify: Callable[[Tree, Tensor], Tensor]  # the network's own classifier under any weights, without gradient
+    numbers: dict[str, float] = field(default_factory=dict)  # "component.name"
 
     @property
     def client(self) -> int:
@@ -208,6 +274,10 @@ class LocalRound(Bound):
         if rho is None:
             raise PlanError(f"component {self.key!r} needs SGD in phase {phase!r}: let its class say needs_sgd = True")
         return (tau - rho * (1 - rho**tau) / (1 - rho)) / (1 - rho)
+
+    def record(self, name: str, value: float | Tensor) -> None:
+        """Writes down a number; the mean over the round's clients is recorded as ``component.name``."""
+        self.numbers[f"{self.key}.{name}"] = value.item() if isinstance(value, Tensor) else float(value)
 
     def generator(self, purpose: str) -> torch.Generator:
         """Randomness for this client in this round."""

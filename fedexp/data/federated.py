@@ -65,6 +65,20 @@ class Batches:
             yield from torch.split(mixed, sizes)
 
 
+@dataclass(frozen=True)
+class Groups:
+    """Batches for steps that take several of them."""
+
+    batches: Batches
+    size: int
+
+    def __len__(self) -> int:
+        return len(self.batches) // self.size
+
+    def __iter__(self) -> Iterator[tuple[tuple[Tensor, Tensor], ...]]:
+        return zip(*[iter(self.batches)] * self.size, strict=True)
+
+
 @cache
 def batch_sizes(n: int, size: int) -> tuple[int, ...]:
     """How n samples fall into batches. A last batch of one sample joins the one before: batch norm cannot use it."""

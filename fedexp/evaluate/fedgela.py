@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from fedexp.client.module import ClientResult
+from fedexp.client.messages import ClientResult
 from fedexp.core.algorithm import Algorithm
 from fedexp.core.ranges import Epochs
 from fedexp.evaluate.metrics import spread
@@ -19,8 +19,8 @@ from fedexp.evaluate.protocol import EvaluationProtocol, Federation
 class FedGelaProtocol(EvaluationProtocol):
     """FedGELA, sect. 5: GA and PA, both of the best round.
 
-    PA is a mean over all clients. Of a method with personal models it takes each client's latest score; of a client
-    that has not taken part yet, that of the model it would receive. Methods without personal models: after
+    PA is a mean over all clients. Of a method with personal models, or one that adapts them before a test, it takes
+    each client's latest score; of a client that has not taken part yet, that of the model it would receive. Methods without personal models: after
     ``finetune_epochs`` of plain training from the best server model. Methods without a server model: GA is the mean
     over clients of their best personal model's accuracy on the global test set, best by the client's own test.
     """
@@ -32,7 +32,7 @@ class FedGelaProtocol(EvaluationProtocol):
 
     def asks_clients(self, algorithm: Algorithm) -> bool:
         """For those that have not taken part yet."""
-        return algorithm.personal
+        return algorithm.personalizes
 
     def tests_clients_globally(self, algorithm: Algorithm) -> bool:
         """Only where there is no server model to test."""
@@ -41,7 +41,7 @@ class FedGelaProtocol(EvaluationProtocol):
     def personal(self, run: Federation, results: Mapping[int, ClientResult]) -> dict[str, Any]:
         """The round's metrics, with the accuracies of all clients if the method has personal models."""
         of_round = super().personal(run, results)
-        if not run.algorithm.personal:
+        if not run.algorithm.personalizes:
             return of_round
         latest, owned = run.latest("after"), run.latest("owned")
         new = [client for client in range(run.algorithm.facts.n_clients) if client not in latest]
@@ -52,7 +52,7 @@ class FedGelaProtocol(EvaluationProtocol):
 
     def finetune_epochs_for(self, algorithm: Algorithm) -> float | None:
         """Only methods without personal models."""
-        return None if algorithm.personal else self.finetune_epochs
+        return None if algorithm.personalizes else self.finetune_epochs
 
     def final_settings(self, clients: int) -> dict[str, float]:
         """With the epochs of fine-tuning."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from fedexp.client.module import ClientResult
+from fedexp.client.messages import ClientResult
 from fedexp.core.algorithm import Algorithm
 from fedexp.core.ranges import Count
 from fedexp.evaluate.metrics import personalization

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fedexp.client.module import ClientResult
+from fedexp.client.messages import ClientResult
 from fedexp.evaluate.tester import Score
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
-from fedexp.client.module import ClientResult
+from fedexp.client.messages import ClientResult
 from fedexp.core.algorithm import Algorithm
 from fedexp.core.ranges import Count
 from fedexp.core.record import Record

@@ -78,15 +78,19 @@ class Tester:
         self._net, self._algorithm = net, algorithm
         self._answer = LogitPipeline(algorithm, "eval", net.classifier)
 
-    def score(self, weights: Tree, samples: Samples, views: Views, info: Info | None) -> Score:
-        """Tests weights on samples, for a client or (``info`` None) for the server."""
-        return pooled(self.scores(weights, samples, views, info))
+    def score(
+        self, weights: Tree, samples: Samples, views: Views, info: Info | None, round_: int | None = None
+    ) -> Score:
+        """Tests weights on samples, for a client in a round or (``info`` and ``round_`` None) for the server."""
+        return pooled(self.scores(weights, samples, views, info, round_))
 
-    def scores(self, weights: Tree, samples: Samples, views: Views, info: Info | None) -> Iterator[Score]:
+    def scores(
+        self, weights: Tree, samples: Samples, views: Views, info: Info | None, round_: int | None = None
+    ) -> Iterator[Score]:
         """The same batch by batch."""
         classes = self._algorithm.facts.n_classes
         owned = torch.ones(classes, dtype=torch.bool, device=samples.y.device) if info is None else info.owned
-        for z, y in self._predict(weights, samples, views, info):
+        for z, y in self._predict(weights, samples, views, info, round_):
             best = z.argmax(1)
             among = best if info is None else z.masked_fill(~owned, -torch.inf).argmax(1)
             total = torch.bincount(y, minlength=classes)
@@ -98,21 +102,29 @@ class Tester:
                 loss=float(F.cross_entropy(z, y, reduction="sum")),
             )
 
-    def embed(self, weights: Tree, samples: Samples) -> Iterator[tuple[Tensor, Tensor]]:
-        """Features and labels under given weights, in evaluation mode."""
+    def _predict(
+        self, weights: Tree, samples: Samples, views: Views, info: Info | None, round_: int | None
+    ) -> Iterator[tuple[Tensor, Tensor]]:
         load(self._net, weights)
         self._net.eval()
-        with torch.no_grad():
-            size = batch_size(samples.x[0].numel())
-            for x, y in zip(torch.split(samples.x, size), torch.split(samples.y, size), strict=True):
-                yield self._net.features(x), y
+        frame = Frame(
+            views=views, info=info, facts=self._algorithm.facts, round=round_, received=weights, weights=weights,
+            phase="eval", rng_path=(), net=self._net, frozen=_no_other_weights,
+        )  # fmt: skip
+        frame.classify = self._answer.of_network
+        for x, y, h in features(self._net, samples):
+            with torch.no_grad():
+                z = self._answer(Step(frame, x, y, h, h, h))
+            yield z, y
 
-    def _predict(
-        self, weights: Tree, samples: Samples, views: Views, info: Info | None
-    ) -> Iterator[tuple[Tensor, Tensor]]:
-        frame = Frame(views, info, self._algorithm.facts, weights, weights, "eval", (), _no_other_weights)
-        for h, y in self.embed(weights, samples):
-            yield self._answer(Step(frame, h, y, h, h, h)), y
+
+def features(net: SplitModel, samples: Samples) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Samples, labels and features in large batches, without gradient. The network is in evaluation mode."""
+    size = batch_size(samples.x[0].numel())
+    for x, y in zip(torch.split(samples.x, size), torch.split(samples.y, size), strict=True):
+        with torch.no_grad():
+            h = net.features(x)
+        yield x, y, h
 
 
 def _no_other_weights(_: Tree) -> Any:

@@ -9,10 +9,11 @@ from typing import Protocol
 
 import torch
 
+from fedexp.client.faults import RAISE, Faults
 from fedexp.client.loops import Loop
-from fedexp.client.module import Local
+from fedexp.client.messages import Local
 from fedexp.client.optim import OptimizerFactory
-from fedexp.client.worker import RAISE, Faults, Worker
+from fedexp.client.worker import Worker
 from fedexp.core.algorithm import Algorithm, Components
 from fedexp.core.ranges import Threads
 from fedexp.core.state import Message

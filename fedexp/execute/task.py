@@ -13,7 +13,7 @@ from fedexp.evaluate.tester import Score
 from fedexp.server.aggregate import Fold
 
 if TYPE_CHECKING:
-    from fedexp.client.module import ClientResult, Job
+    from fedexp.client.messages import ClientResult, Job
     from fedexp.client.worker import Worker
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import torch
@@ -36,6 +36,8 @@ class SplitModel(nn.Module):
         feature_dim: The width of the seam.
     """
 
+    beside: nn.ModuleDict  # only there if a component has modules
+
     def __init__(self, features: nn.Module, classifier: nn.Module, feature_dim: int) -> None:
         super().__init__()
         self.features = features
@@ -46,6 +48,26 @@ class SplitModel(nn.Module):
         """Returns the logits."""
         logits: Tensor = self.classifier(self.features(x))
         return logits
+
+    def put_beside(self, modules: Mapping[str, Mapping[str, nn.Module]]) -> None:
+        """Takes up modules of components, by key and name, that are trained with the network and are no part of it."""
+        named = {f"{key}/{name}": module for key, own in modules.items() for name, module in own.items()}
+        if named:
+            self.beside = nn.ModuleDict(named)
+
+    def module_beside(self, key: str, name: str) -> nn.Module:
+        """A component's module that lies beside the network."""
+        full = f"{key}/{name}"
+        if ("beside" not in self._modules) or full not in self.beside:
+            own = [n for k, n in self.names_beside if k == key]
+            raise LookupError(f"component {key!r} has no module {name!r}; its modules are {own}")
+        return self.beside[full]
+
+    @property
+    def names_beside(self) -> list[tuple[str, str]]:
+        """Component and name of each module that lies beside the network."""
+        named = self.beside if "beside" in self._modules else ()
+        return [(key, name) for key, _, name in (n.partition("/") for n in named)]
 
     def part_of(self, name: str) -> Literal["features", "classifier"]:
         """Returns the part that the parameter or buffer ``name`` belongs to."""

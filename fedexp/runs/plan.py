@@ -67,7 +67,7 @@ def describe(
     content = {
         "components": {k: type(c).__name__ for k, c in algorithm.components.items()},
         "seams": {s: keys for s in SEAMS if (keys := [k for k, c in algorithm.components.items() if overrides(c, s)])},
-        "phases": [{**asdict(p), "acting": _acting(algorithm, p.name)} for p in algorithm.phases],
+        "phases": [{**asdict(p), "acting": _acting(algorithm, p.name)} for p in algorithm.all_phases],
         "slots": {
             n: {"scope": s.scope, "down": s.down, "bytes": _slot_bytes(algorithm, n)}
             for n, s in algorithm.slots.items()
@@ -124,9 +124,8 @@ def _tables(content: dict[str, Any]) -> list[Table]:
     for p in content["phases"]:
         epochs = "" if p["epochs"] is None else f", {p['epochs']:g} epochs"
         span = f"{p['begin']:.0%} to {p['end']:.0%}{epochs}"
-        phases.add_row(
-            p["name"] + (" (uploads)" if p["uploads"] else ""), p["start"], p["train"], span, ", ".join(p["acting"])
-        )
+        kind = " (uploads)" if p["uploads"] else " (before a test)" if p["test"] else ""
+        phases.add_row(p["name"] + kind, p["start"], p["train"], span, ", ".join(p["acting"]))
     parts = Table(
         "component", "class", "seams", title="Components" if content["components"] else "Components: none (FedAvg)"
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fedexp.client.module import ClientResult
+from fedexp.client.messages import ClientResult
 from fedexp.core.algorithm import Algorithm
 
 Row = dict[str, Any]
@@ -13,11 +13,7 @@ SCORES = ("before", "personal_before", "after", "unadapted", "globally")
 
 def client_columns(algorithm: Algorithm) -> list[str]:
     """The columns of clients.csv, the same for every round of a run."""
-    terms = [
-        f"loss/{p.name}/{term}"
-        for p in algorithm.phases
-        for term in ("ce", *(k for k, _ in algorithm.active(p.name, "loss")))
-    ]
+    terms = [f"loss/{p.name}/{term}" for p in algorithm.phases for term in algorithm.term_names(p.name)]
     return ["round", "client", "status", "n", "classes", "tested", *SCORES, "owned", *terms]
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fedexp.build import Experiment, build
-from fedexp.client.module import ClientResult, Job, Local
+from fedexp.client.messages import ClientResult, Job, Local
 from fedexp.config.compose import Config, relevant, run_path
 from fedexp.core.algorithm import Algorithm
 from fedexp.data.federated import FederatedData

@@ -19,7 +19,7 @@ from omegaconf import OmegaConf
 
 from fedexp.build import make
 from fedexp.client.loops import FabricLoop, TrainerLoop
-from fedexp.client.module import ClientResult, Job, Local
+from fedexp.client.messages import ClientResult, Job, Local
 from fedexp.client.network import layout_of, tensors
 from fedexp.client.optim import Sgd
 from fedexp.client.worker import Worker

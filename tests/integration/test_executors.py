@@ -10,7 +10,7 @@ import pytest
 
 from fedexp.algos.scaffold import Scaffold
 from fedexp.build import make
-from fedexp.client.worker import Faults
+from fedexp.client.faults import Faults
 from fedexp.config.compose import choices_of, composed
 from fedexp.core.component import Component
 from fedexp.errors import ClientError

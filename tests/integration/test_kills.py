@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 import fedexp
-from fedexp.client.worker import Faults
+from fedexp.client.faults import Faults
 from fedexp.config.compose import composed, run_path
 from fedexp.core.component import Component
 from fedexp.core.seeding import derive

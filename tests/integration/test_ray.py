@@ -16,9 +16,9 @@ import pytest
 
 from fedexp.api import run
 from fedexp.build import make
+from fedexp.client.faults import Faults
 from fedexp.client.loops import FabricLoop
 from fedexp.client.optim import Sgd
-from fedexp.client.worker import Faults
 from fedexp.config.compose import choices_of, composed, run_path
 from fedexp.errors import ClientError, ConfigError, FedexpError
 from fedexp.execute.base import Blueprint, SerialExecutor
@@ -28,6 +28,7 @@ from fedexp.runs.directory import RunDir
 from fedexp.testing import executors_agree, trial_after
 from tests.conftest import SMALL
 from tests.integration.processes import ROOT
+from tests.miniatures import MINIATURES
 
 ray = pytest.importorskip("ray", reason="executor=ray is an extra: pip install 'fedexp[ray]'")
 
@@ -119,6 +120,10 @@ def test_a_cluster_gives_the_numbers_of_one_process(cluster):
             raise AssertionError(f"algo={name}: {error}") from error
     assert len({hand.seat.node for hand in cluster.executor.hands}) == 2  # both nodes have worked
     assert {os.getpriority(os.PRIO_PROCESS, hand.seat.process) for hand in cluster.executor.hands} == {0}
+
+
+def test_modules_and_phases_before_a_test_are_the_same_in_a_cluster(cluster):
+    executors_agree(MINIATURES["all"], cluster.executor)
 
 
 def test_errors_come_back_as_they_are(cluster):

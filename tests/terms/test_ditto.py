@@ -66,7 +66,7 @@ def test_test_uses_the_personal_model():
         round_of(engine)
         client = next(c for c in range(5) if engine.progress.store.get(c))
         (job,) = jobs_of(engine, [client])
-        score = engine.executor._worker.test_client(job)
+        score = engine.executor._worker.test_client(job).after
     personal = engine.progress.store.get(client)["ditto.model"]
     net = tiny_net()
     load(net, personal)

@@ -210,7 +210,7 @@ def test_a_teacher_answers_through_the_same_head(structure):
     differences = []
 
     class Looking(Recorder):
-        def look(self, step):
+        def _look(self, step):
             if step.index == 0:
                 before = step.frame.key
                 differences.append(float((step.forward(step.received)[1] - step.z.detach()).abs().max()))
@@ -228,7 +228,7 @@ def test_fedgela_with_a_private_model(softmax, order):
     hpm = InheritedPrivateModel(weight=0.5)
     parts = {**GELA, "la": LocalAdaptation(softmax=softmax), "hpm": hpm}
     engine = play(dict(list(parts.items())[::order]), fraction=1.0)
-    assert [p.train for p in engine.algorithm.phases] == ["features", "features"]
+    assert [p.train for p in engine.algorithm.phases] == ["body", "body"]
     assert np.isfinite(engine.records[-1]["terms"]["personal/hpm"])
 
 

@@ -143,8 +143,8 @@ def test_inter_is_eq_4_over_the_chosen_rivals(known, negatives):
     given = ManifoldReshape(intra=0.0, inter=0.5, negatives=negatives).loss(step(z, y, counts=counts, slots=slots))
     rivals = [k and (negatives == "all" or n > 0) for k, n in zip(known, counts, strict=True)]
     expected = 0.5 * eq4(array(z), y.numpy(), array(g), known, rivals)
-    assert (given is None) == (not any(known))
-    assert (0.0 if given is None else given.item()) == pytest.approx(expected, rel=1e-9)
+    assert list(given) == (["inter"] if any(known) else [])
+    assert (given["inter"].item() if given else 0.0) == pytest.approx(expected, rel=1e-9)
 
 
 def test_inter_at_the_prototype_and_at_a_rivals():
@@ -208,8 +208,8 @@ def test_zero_weights_cost_nothing(monkeypatch):
     monkeypatch.setattr(fedmr, "margin", never)
     z, y = batch((3, 3), 4)
     slots = {"means": {"means": {"value": torch.zeros(4, 4), "known": torch.zeros(4)}}}
-    assert ManifoldReshape(intra=0.0, inter=0.0).loss(step(z, y)) is None
-    assert ManifoldReshape(intra=0.0, inter=1.0).loss(step(z, y, slots=slots)) is None
+    assert ManifoldReshape(intra=0.0, inter=0.0).loss(step(z, y)) == {}
+    assert ManifoldReshape(intra=0.0, inter=1.0).loss(step(z, y, slots=slots)) == {}
     assert ManifoldReshape(intra=0.0, inter=0.0).needs == ()
 
 
@@ -230,15 +230,16 @@ def test_neutral_is_fedavg_and_the_rest_is_not(tmp_path):
     for intra, inter in ((0.0, 0.0), (0.1, 0.0), (0.0, 0.5)):
         overrides = ("algo=fedmr", f"algo.mr.intra={intra}", f"algo.mr.inter={inter}")
         engine = played(tmp_path / f"{intra}-{inter}", *overrides)
-        terms = [r["terms"].get("local/mr") for r in engine.records]
-        assert [t is not None for t in terms] == [intra > 0, intra > 0 or inter > 0]
-        assert all(t is None or t > 0 for t in terms)
+        terms = [{k: v for k, v in r["terms"].items() if k != "local/ce"} for r in engine.records]
+        first = ["local/mr.intra"] if intra else []
+        assert [list(t) for t in terms] == [first, [*first, *(["local/mr.inter"] if inter else [])]]
+        assert all(v > 0 for t in terms for v in t.values())
         assert (engine.digests()["model"] == plain.digests()["model"]) == (intra == inter == 0)
 
 
 def test_composes_with_restricted_softmax():
     engine = play({"rs": RestrictedSoftmax(alpha=0.5), "mr": ManifoldReshape(), "means": ClassMeans()})
-    assert "local/mr" in engine.records[-1]["terms"]
+    assert {"local/mr.intra", "local/mr.inter"} <= set(engine.records[-1]["terms"])
 
 
 def test_from_its_files():

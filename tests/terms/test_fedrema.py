@@ -344,6 +344,13 @@ def test_epochs_of_the_two_parts(epochs, steps):
     assert (recorder.rounds[0].steps["head"], recorder.rounds[0].steps["local"]) == steps
 
 
+def test_the_features_may_have_epochs_of_their_own():
+    recorder = Recorder()
+    with opened({"alternate": Alternate(epochs=4.0, body_epochs=1.0), "r": recorder}, epochs=2) as engine:
+        work(engine, 1)
+    assert recorder.rounds[0].steps == {"head": 12, "local": 3}
+
+
 def test_learning_rate_of_the_head():
     recorder = Recorder()
     with opened({"alternate": Alternate(lr=0.5), "r": recorder}) as engine:

@@ -81,10 +81,10 @@ def test_gradient_is_that_of_the_paper(alpha):
 def test_modes_and_the_observed_threshold():
     counts = info([6, 2, 1, 0])
     factors = {
-        "indicator": RestrictedSoftmax(alpha=0.5).factors(counts),
-        "count_max": RestrictedSoftmax(alpha=0.5, mode="count_max").factors(counts),
-        "count_sum": RestrictedSoftmax(alpha=0.5, mode="count_sum").factors(counts),
-        "two": RestrictedSoftmax(alpha=0.5, min_count=2).factors(counts),
+        "indicator": RestrictedSoftmax(alpha=0.5)._factors(counts),
+        "count_max": RestrictedSoftmax(alpha=0.5, mode="count_max")._factors(counts),
+        "count_sum": RestrictedSoftmax(alpha=0.5, mode="count_sum")._factors(counts),
+        "two": RestrictedSoftmax(alpha=0.5, min_count=2)._factors(counts),
     }
     assert factors["indicator"].tolist() == [1, 1, 1, 0.5]
     np.testing.assert_allclose(array(factors["count_max"]), [1, 0.5 + 1 / 6, 0.5 + 1 / 12, 0.5], rtol=1e-6)

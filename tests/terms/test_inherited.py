@@ -43,7 +43,7 @@ def test_first_selection_inherits_everything_and_is_not_taught(hpm):
 
 def test_schedule_and_cap():
     """mu_k = 0.9 z / max(int(Q T), 1), never above 0.9."""
-    given = [MAP.inertia(seen, 30) for seen in (0, 1, 15, 30, 31, 400)]
+    given = [MAP._inertia(seen, 30) for seen in (0, 1, 15, 30, 31, 400)]
     assert given == pytest.approx([0, 0.03, 0.45, 0.9, 0.9, 0.9])
     with opened({}, rounds=150, fraction=0.2) as engine:
         assert engine.algorithm.facts.expected_selections == 30
@@ -97,7 +97,7 @@ def test_the_term_is_a_correction_of_the_cross_entropy():
     seen = []
 
     class Looking(Recorder):
-        def look(self, step):
+        def _look(self, step):
             if step.index == 0 and not seen:
                 q = {k: v.clone() for k, v in step.of("hpm")["model"].items()}
                 seen.append((step.ce.item(), array(step.z), array(step.forward(q)[1])))
@@ -122,7 +122,7 @@ def test_view_is_the_private_model_once_there_is_one():
         from fedexp.core.views import View
 
         plain = {"w": torch.zeros(1)}
-        assert algorithm.compose(plain, View(views, None, algorithm.facts), "view") is plain
+        assert algorithm.compose(plain, View(views, None, algorithm.facts), "view")["w"] is plain["w"]
         assert algorithm.compose(plain, View(later, None, algorithm.facts), "view")["w"] == 1
 
 

@@ -18,9 +18,10 @@ import torch
 import fedexp
 from fedexp.algos.fedrema import RelativityHeads
 from fedexp.algos.scaffold import Scaffold
+from fedexp.client.faults import Faults, time_limit
 from fedexp.client.loops import FabricLoop, TrainerLoop
-from fedexp.client.module import ClientModule, Job
-from fedexp.client.worker import Faults, time_limit
+from fedexp.client.messages import Job
+from fedexp.client.module import ClientModule
 from fedexp.config.compose import run_path
 from fedexp.core.component import Component
 from fedexp.core.state import Out, Slot, Upload, digest

@@ -11,7 +11,8 @@ import torch
 from torch import nn
 
 from fedexp.client.loops import FabricLoop, TrainerLoop
-from fedexp.client.module import ClientModule, Job, Local
+from fedexp.client.messages import Job, Local
+from fedexp.client.module import ClientModule
 from fedexp.client.network import layout_of, tensors
 from fedexp.client.optim import Sgd
 from fedexp.client.worker import Worker

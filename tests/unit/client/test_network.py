@@ -103,7 +103,8 @@ def test_trainable_are_parameters_only():
 def test_a_spare_gives_features_and_logits_of_other_weights():
     net = tiny_net(norm=True)
     tree = other(net, 1)
-    h, z = FrozenCopies(net).fresh()(tree)(X)
+    frozen = FrozenCopies(net).fresh()(tree)
+    h, z = frozen.features(X), frozen(X)
     twin = tiny_net(norm=True).eval()
     load(twin, tree)
     torch.testing.assert_close(h, twin.features(X))
@@ -115,9 +116,9 @@ def test_spares_do_not_disturb_the_live_network():
     net = tiny_net(norm=True).train()
     net.requires_grad_(requires_grad=True)
     before = digest({"": tensors(net)})
-    forward_of = FrozenCopies(net).fresh()
+    copy_of = FrozenCopies(net).fresh()
     for seed in range(3):
-        forward_of(other(net, seed))(X)
+        copy_of(other(net, seed))(X)
     assert digest({"": tensors(net)}) == before
     assert net.training
     assert net.features[2].training
@@ -131,10 +132,22 @@ def test_a_spare_is_in_evaluation_mode_and_keeps_the_statistics_it_was_given():
     net.train()
     tree = other(net, 2)
     before = digest({"": tree})
-    forward = FrozenCopies(net).fresh()(tree)
-    first = forward(X)
-    assert all(torch.equal(a, b) for a, b in zip(first, forward(X), strict=True))
+    frozen = FrozenCopies(net).fresh()(tree)
+    first = frozen(X)
+    assert torch.equal(first, frozen(X))
     assert digest({"": tree}) == before
+
+
+@pytest.mark.parametrize(("lost", "part"), [("features.1.weight", "features"), ("classifier.weight", "classifier")])
+def test_weights_that_lack_a_part_are_refused_where_that_part_is_run(lost, part):
+    net = tiny_net()
+    tree = other(net, 1)
+    del tree[lost]
+    copy_of = FrozenCopies(net).fresh()
+    copy_of(tree, {"features": "classifier", "classifier": "features"}[part])
+    for used in (part, "all"):
+        with pytest.raises(ValueError, match=f"but '{lost}' is missing"):
+            copy_of(tree, used)
 
 
 def test_each_tree_is_loaded_once_until_the_next_fresh(monkeypatch):
@@ -143,14 +156,14 @@ def test_each_tree_is_loaded_once_until_the_next_fresh(monkeypatch):
     net = tiny_net()
     spares = FrozenCopies(net)
     one, two = other(net, 1), other(net, 2)
-    forward_of = spares.fresh()
-    outs = [forward_of(tree)(X)[1] for tree in (one, two, one, two, one)]
+    copy_of = spares.fresh()
+    outs = [copy_of(tree)(X) for tree in (one, two, one, two, one)]
     assert loads == [id(one), id(two)]
     assert torch.equal(outs[0], outs[2])
     assert not torch.equal(outs[0], outs[1])
     assert len(spares._copies) == 2
-    forward_of = spares.fresh()  # a new phase: the values may be new, the copies are the old ones
-    torch.testing.assert_close(forward_of(two)(X)[1], outs[1])
+    copy_of = spares.fresh()  # a new phase: the values may be new, the copies are the old ones
+    torch.testing.assert_close(copy_of(two)(X), outs[1])
     assert loads == [id(one), id(two), id(two)]
     assert len(spares._copies) == 2
 
@@ -161,14 +174,14 @@ class Watched(dict):
 
 def test_a_tree_is_held_as_long_as_its_id_stands_for_it():
     net = tiny_net()
-    forward_of = FrozenCopies(net).fresh()
+    copy_of = FrozenCopies(net).fresh()
     tree = Watched(other(net, 1))
     alive = weakref.ref(tree)
-    forward_of(tree)
+    copy_of(tree)
     del tree
     gc.collect()
     assert alive() is not None  # else another tree could get its id, and its logits
-    del forward_of
+    del copy_of
     gc.collect()
     assert alive() is None
 

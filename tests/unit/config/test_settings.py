@@ -11,7 +11,7 @@ from typing import Any, get_type_hints
 import pytest
 import yaml
 
-from fedexp.client.module import Local
+from fedexp.client.messages import Local
 from fedexp.config import __main__ as command
 from fedexp.config import compose, settings
 from fedexp.config.compose import composed, conf_dir, run_id

@@ -66,7 +66,7 @@ class Keeps(Component):
 
     part: str = "classifier"
 
-    def private(self):
+    def private_part(self):
         return self.part
 
     def slots(self):
@@ -125,6 +125,8 @@ def test_two_weighers():
 
 def test_two_that_keep_the_same_part():
     assert "components ['a', 'b'] each put their own classifier in place" in refused(a=Keeps(), b=Keeps())
+    both = Keeps(part="norm+classifier")
+    assert "components ['a', 'b'] each put their own classifier in place" in refused(a=Keeps(), b=both)
 
 
 def test_two_uploading_phases_and_none():

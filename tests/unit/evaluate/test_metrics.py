@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedexp.client.module import ClientResult
+from fedexp.client.messages import ClientResult
 from fedexp.evaluate.metrics import aggregation, per_class, personalization, worst_decile
 from fedexp.evaluate.tester import Score
 

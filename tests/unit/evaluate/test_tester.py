@@ -16,7 +16,7 @@ from fedexp.core.state import snapshot
 from fedexp.core.views import Facts
 from fedexp.data.federated import Info
 from fedexp.data.source import Samples
-from fedexp.evaluate.tester import Score
+from fedexp.evaluate.tester import Score, features
 from fedexp.evaluate.tester import Tester as Examiner  # pytest takes Test… for tests
 from fedexp.models.split import SplitModel
 
@@ -113,8 +113,9 @@ def test_a_test_neither_trains_nor_moves_statistics():
     assert scores[0] == scores[1] == scores[2]  # no dropout
     assert all(torch.equal(v, facts.initial[k]) for k, v in tensors(net).items())
     assert all(p.grad is None for p in net.parameters())
-    for h, _ in tester.embed(facts.initial, Samples(X, Y)):
+    for _, _, h in features(net, Samples(X, Y)):
         assert not h.requires_grad
+        assert torch.is_grad_enabled()  # between batches
 
 
 @pytest.mark.parametrize(("side", "largest"), [(8, 1000), (32, 1000), (224, 20)])
@@ -129,7 +130,6 @@ def test_large_images_are_tested_in_small_batches(side, largest):
             return x.flatten(1)[:, :2]
 
     net = SplitModel(Seen(), nn.Identity(), 2)
-    tester = Examiner(net, identity()[1])
     x = torch.zeros(1, 3, side, side).expand(2 * largest + 1, 3, side, side)
-    assert sum(len(h) for h, _ in tester.embed({}, Samples(x, torch.zeros(len(x), dtype=torch.int64)))) == len(x)
+    assert sum(len(h) for _, _, h in features(net, Samples(x, torch.zeros(len(x), dtype=torch.int64)))) == len(x)
     assert net.features.sizes == [largest, largest, 1]

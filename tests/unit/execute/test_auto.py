@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from fedexp.client.module import Job
+from fedexp.client.messages import Job
 from fedexp.errors import ConfigError
 from fedexp.execute import auto, base
 from fedexp.execute.auto import AutoExecutor

@@ -65,7 +65,8 @@ def test_charlstm_does_not_round_floats():
 def test_a_spare_copy_of_an_lstm_runs_the_weights_it_is_given():
     net, other = charlstm((5,), 4), charlstm((5,), 4)
     x = torch.randint(4, (3, 5))
-    h, z = FrozenCopies(net).fresh()(snapshot(tensors(other)))(x)
+    frozen = FrozenCopies(net).fresh()(snapshot(tensors(other)))
+    h, z = frozen.features(x), frozen(x)
     torch.testing.assert_close(h, other.features(x).detach())
     torch.testing.assert_close(z, other(x).detach())
     assert layout_of(net).parts["norm"] == frozenset()

@@ -534,7 +534,7 @@ class Counts(Component):
 
     part: str = "none"
 
-    def private(self):
+    def private_part(self):
         return self.part
 
     def slots(self):
