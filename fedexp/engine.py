@@ -167,17 +167,10 @@ class Engine:
             yield Train(index, tuple(self._job(sent, client, globally=globally) for client in block))
 
     def _job(self, sent: Sent, client: int, *, globally: bool) -> Job:
-        private, share = self.progress.store.get(client), self.mishaps.share(sent.round, client)
         return Job(
-            sent.round,
-            client,
-            sent.mail[client],
-            private,
-            sent.weights[client],
-            share,
-            globally,
-            self.is_due(sent.round),
-        )
+            sent.round, client, sent.mail[client], self.progress.store.get(client), weight=sent.weights[client],
+            share=self.mishaps.share(sent.round, client), test_globally=globally, due=self.is_due(sent.round),
+        )  # fmt: skip
 
     def answers(
         self, tasks: Iterable[Task], count: int, message: Message

@@ -126,9 +126,10 @@ def misfits(algorithm: Algorithm, optimizer: OptimizerFactory) -> Iterator[str]:
                 f"optim: component {needing[0]!r} computes the mean gradient of phase {phase.name!r} from how far the "
                 f"weights moved, which only SGD without Nesterov's momentum allows, not {optimizer}. Use optim=sgd."
             )
+        elif why and phase.optim:
+            yield f"phase {phase.name!r} has optim={dict(phase.optim)}, which the optimizer {optimizer} refuses: {why}."
         elif why:
-            sets = f" with the phase's own {dict(phase.optim)}" if phase.optim else ""
-            yield f"optim: {optimizer}{sets} cannot train phase {phase.name!r}: {why}. Use optim=sgd."
+            yield f"optim: {optimizer} cannot train phase {phase.name!r}: {why}. Use optim=sgd."
 
 
 def _refusal(optimizer: OptimizerFactory, overrides: Mapping[str, Any], ranks: set[int]) -> str | None:

@@ -20,9 +20,10 @@ class FedGelaProtocol(EvaluationProtocol):
     """FedGELA, sect. 5: GA and PA, both of the best round.
 
     PA is a mean over all clients. Of a method with personal models, or one that adapts them before a test, it takes
-    each client's latest score; of a client that has not taken part yet, that of the model it would receive. Methods without personal models: after
-    ``finetune_epochs`` of plain training from the best server model. Methods without a server model: GA is the mean
-    over clients of their best personal model's accuracy on the global test set, best by the client's own test.
+    each client's latest score; of a client that has not taken part yet, that of the model it would receive. Of other
+    methods it is measured after ``finetune_epochs`` of plain training from the best server model. Methods without a
+    server model: GA is the mean over clients of their best personal model's accuracy on the global test set, best by
+    the client's own test.
     """
 
     finetune_epochs: Epochs = 10

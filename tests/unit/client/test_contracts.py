@@ -203,7 +203,7 @@ def added(**settings: Any) -> Component:
         (added(test=True, start="received"), "phase 'extra' is for the test: it starts from the model to be tested"),
         (added(test=True, continues=True), "phase 'extra' is for the test"),
         (added(optim={"learning_rate": 1.0}), "phase 'extra' has optim={'learning_rate': 1.0}, which the optimizer"),
-        (added(optim={"lr": -1.0}), "phase 'extra': optim.lr must be greater than 0, not -1.0"),
+        (added(optim={"lr": -1.0}), "phase 'extra' has optim={'lr': -1.0}, which the optimizer"),
     ],
 )
 def test_a_phase_that_cannot_be_is_refused_before_the_first_round(component, words):

@@ -283,7 +283,7 @@ def test_the_saved_model_has_no_modules(tmp_path, monkeypatch):
         "rod:\n  _target_: tests.miniatures.SecondHead\n  during: [local, eval]\n"
     )
     small = [o for o in SMALL if not o.startswith("algo=")]
-    more = ["algo=mini", "evaluate.protocol=fedgela", "rounds=2", f"out={tmp_path / 'runs'}"]
+    more = ["algo=mini", "evaluate=fedgela", "rounds=2", f"out={tmp_path / 'runs'}"]
     run([*small, *more], config_dir=tmp_path / "conf")
     (path,) = (tmp_path / "runs").rglob("model.safetensors")
     names = set(safetensors.torch.load_file(path))

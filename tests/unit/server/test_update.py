@@ -282,10 +282,10 @@ class Counter(Component):
     """Counts participations on the client and sums client ids on the server."""
 
     def slots(self):
-        return Slot("seen", "client", number(0)), Slot("ids", "server", number(0))
+        return Slot("seen", "client", number(0)), Slot("ids", "server", number(0.0))
 
     def uploads(self):
-        return (Upload("id", number(0), "sum"),)
+        return (Upload("id", number(0.0), "sum"),)
 
     def finish(self, local):
         return Out(
