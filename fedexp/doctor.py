@@ -53,6 +53,8 @@ def _report(argv: Sequence[str]) -> int:
     given = parser.read(argv)
     findings = list(examine(given.out, given.root))
     table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column()
+    table.add_column(overflow="fold")  # so that no part of a path is lost
     for finding in (f for f in findings if f.fact):
         table.add_row(finding.topic, finding.fact)
     console = open_console(highlight=False, markup=False)

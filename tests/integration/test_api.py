@@ -64,7 +64,7 @@ def test_result_json(finished):
     summary = result.summary
     assert set(summary) == {
         "status", "run", "title", "path", "rounds", "aggregation", "personalization", "bytes", "seconds", "digests",
-        "versions", "checksums", "workers", "final",
+        "versions", "checksums", "workers", "final", "unlike_paper",
     }  # fmt: skip
     assert summary["status"] == "finished"
     assert summary["title"] == "map · digits · incomplete · mlpnet · seed 0"
@@ -114,8 +114,8 @@ def test_clients_csv(finished):
     rows = list(csv.DictReader((result.path / "clients.csv").open()))
     assert len(rows) == 5 * 3  # every round, tested or not
     assert list(rows[0]) == [
-        "round", "client", "status", "n", "classes", "tested", "before", "after", "owned", "globally", "loss/local/ce",
-        "loss/personal/ce", "loss/personal/hpm",
+        "round", "client", "status", "n", "classes", "tested", "before", "personal_before", "after", "unadapted",
+        "globally", "owned", "loss/local/ce", "loss/personal/ce", "loss/personal/hpm",
     ]  # fmt: skip
     for row in rows:
         assert 2 <= int(row["classes"]) <= 10

@@ -198,15 +198,15 @@ def test_a_partial_run_that_was_damaged_names_it_or_ends_as_if_it_were_whole(tri
 
 def test_a_run_that_is_damaged_while_it_goes_on_names_it_or_ends_as_if_it_were_whole(tried):
     def look(case, file, how, home):
-        play = Engine._play
+        send = Engine.send
 
-        def harmed(self, t, last):
+        def harmed(self, t):
             if t == 3:
                 case.damage(file, how)
-            return play(self, t, last)
+            return send(self, t)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Engine, "_play", harmed)
+            patch.setattr(Engine, "send", harmed)
             said = case.run()
         if RunDir(case.path).result() is None:
             assert Path(file).name.strip("*") in said, f"neither finished nor named: {said}"

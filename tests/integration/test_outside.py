@@ -13,7 +13,7 @@ from fedexp.config.hydra_loader import Sources
 from fedexp.errors import ConfigError
 from tests.integration.test_readme import EXAMPLE, run, write_example
 
-CHOICES = ["algo=mine", "data=ours", "model=small", "partition=theirs"]
+CHOICES = ["algo=mine", "data=ours", "model=small", "partition=theirs", "evaluate=everyone"]
 SMALL = ["rounds=2", "cohort.clients=6", "local.epochs=1", "evaluate.all_clients=false"]
 
 
@@ -46,7 +46,7 @@ def fedexp(home: Path, cwd: Path, *more: str) -> dict[str, str]:
 
 def test_the_example_has_a_file_for_each_part_and_a_test():
     kinds = {Path(name).parent.name for name in EXAMPLE if name.endswith(".yaml")}
-    assert kinds == {"algo", "data", "model", "partition"}
+    assert kinds == {"algo", "data", "model", "partition", "evaluate"}
     assert sum(name.endswith(".py") for name in EXAMPLE) == len(kinds) + 1
 
 

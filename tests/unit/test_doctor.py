@@ -13,8 +13,9 @@ from fedexp.system import versions
 
 
 @pytest.fixture
-def examined(capsys, tmp_path):
+def examined(capsys, tmp_path, monkeypatch):
     """Runs the command; returns its exit code and what it printed."""
+    monkeypatch.setenv("COLUMNS", "500")
 
     def examine(*argv: str) -> tuple[int, str]:
         code = doctor.main([f"out={tmp_path / 'runs'}", f"root={tmp_path}", *argv])
