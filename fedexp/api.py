@@ -19,7 +19,7 @@ from fedexp.core.record import Record
 from fedexp.display import Display, choose, summary
 from fedexp.errors import ConfigError
 from fedexp.runs.directory import RunDir
-from fedexp.runs.files import CHECKPOINT, CONFIG, PLAN
+from fedexp.runs.names import CHECKPOINT, CONFIG, PLAN
 from fedexp.system import signals
 
 if TYPE_CHECKING:

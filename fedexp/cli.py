@@ -30,13 +30,13 @@ from fedexp.config.compose import Config, composed, composed_hydra, composing, c
 from fedexp.config.help import help_text
 from fedexp.config.hydra_loader import BASE, Sources, lent, loader, search_packages
 from fedexp.config.hydra_settings import PLAN_DIR
-from fedexp.display.command import complain
-from fedexp.display.console import open_console
 from fedexp.display.prefixed import prefixed
 from fedexp.errors import ConfigError, FedexpError
+from fedexp.runs.sweep_manifest import Manifest
 from fedexp.sweep.expand import as_hydra_sees, combinations, parsed
-from fedexp.sweep.manifest import Manifest
 from fedexp.system import limits, resources, scratch, signals
+from fedexp.terminal.command import complain
+from fedexp.terminal.console import open_console
 
 if TYPE_CHECKING:
     from fedexp.api import Result

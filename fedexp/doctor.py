@@ -17,12 +17,12 @@ from fedexp import __version__
 from fedexp.config.settings import Settings
 from fedexp.data.catalog import CATALOG
 from fedexp.data.list_command import add_root
-from fedexp.display.command import Parser, perform
-from fedexp.display.console import open_console
-from fedexp.display.numbers import human_bytes
 from fedexp.errors import ConfigError
 from fedexp.system import resources, versions
 from fedexp.system.memory import available_memory
+from fedexp.terminal.command import Parser, perform
+from fedexp.terminal.console import open_console
+from fedexp.terminal.numbers import human_bytes
 
 LEAST_MEMORY = 10**9  # bytes: torch, Lightning and the default run
 LEAST_DISK = 10**8

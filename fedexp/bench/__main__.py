@@ -17,9 +17,9 @@ from fedexp.bench.speed import VARIANTS, usual
 from fedexp.bench.workload import WORKLOADS
 from fedexp.config.compose import choices_of
 from fedexp.config.suggest import nearest
-from fedexp.display.command import complain
-from fedexp.display.console import open_console
 from fedexp.errors import ConfigError, FedexpError
+from fedexp.terminal.command import complain
+from fedexp.terminal.console import open_console
 
 EPILOG = "\n".join(["workloads:", *(f"  {name}  {w.title}" for name, w in WORKLOADS.items())])
 COMMANDS = ("speed", "algos", "startup", "scale")

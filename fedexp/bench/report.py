@@ -21,7 +21,7 @@ from fedexp import __version__
 from fedexp.bench import usage
 from fedexp.bench.contest import Contestant
 from fedexp.bench.ratios import RatioSpread, to_neighbours
-from fedexp.display.numbers import DASH
+from fedexp.terminal.numbers import DASH
 
 KINDS = ("train", "evaluate", "aggregate", "write")  # in this order; what else a run counts comes after them
 

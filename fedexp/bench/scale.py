@@ -19,11 +19,12 @@ from rich.table import Table
 from fedexp.bench import usage
 from fedexp.bench.arguments import positive
 from fedexp.config.compose import composed, run_path
-from fedexp.display import SilentDisplay, human_bytes
-from fedexp.display.console import open_console
+from fedexp.display import SilentDisplay
 from fedexp.runs.storage_estimate import SLOT_MEMORY_BYTES
 from fedexp.server.sampler import cohort_size
 from fedexp.system import scratch
+from fedexp.terminal.console import open_console
+from fedexp.terminal.numbers import human_bytes
 
 if TYPE_CHECKING:
     from fedexp.engine import Engine

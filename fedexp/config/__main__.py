@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from fedexp.config.compose import conf_dir
 from fedexp.config.documented import write
-from fedexp.display.command import Parser, perform
-from fedexp.display.console import open_console
+from fedexp.terminal.command import Parser, perform
+from fedexp.terminal.console import open_console
 
 
 def main(argv: Sequence[str]) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from fedexp.display.command import Parser, perform
+from fedexp.terminal.command import Parser, perform
 
 USAGE = """
 python -m fedexp.data list [root=FOLDER]                   every data set: is it here, what is it, how to get it

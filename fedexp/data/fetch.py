@@ -17,9 +17,9 @@ from fedexp.data.catalog import CATALOG
 from fedexp.data.entry import CatalogEntry, Download
 from fedexp.data.formats import unpack_tar
 from fedexp.data.verify import verify
-from fedexp.display.console import open_console
 from fedexp.errors import DataError
 from fedexp.system import scratch
+from fedexp.terminal.console import open_console
 
 if TYPE_CHECKING:
     from requests import Response

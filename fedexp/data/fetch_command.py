@@ -12,9 +12,9 @@ from fedexp.data.fetch import advice, answers, downloaded, hosts, install
 from fedexp.data.list_command import add_root, megabytes
 from fedexp.data.naming import lookup
 from fedexp.data.packages import unpacked
-from fedexp.display.command import Parser, perform
-from fedexp.display.console import open_console
 from fedexp.errors import DataError
+from fedexp.terminal.command import Parser, perform
+from fedexp.terminal.console import open_console
 
 WAYS = {"download": downloaded, "package": unpacked}
 

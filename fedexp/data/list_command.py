@@ -10,8 +10,8 @@ from rich.table import Table
 
 from fedexp.data.catalog import CATALOG
 from fedexp.data.entry import CatalogEntry
-from fedexp.display.command import Parser, perform
-from fedexp.display.console import open_console
+from fedexp.terminal.command import Parser, perform
+from fedexp.terminal.console import open_console
 
 ROOT, CACHE = "~/.cache/fedexp/data", "~/.cache/fedexp/tensors"  # as in conf/data
 WIDTH_WITHOUT_TERMINAL = 80  # columns

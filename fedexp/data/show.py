@@ -12,14 +12,14 @@ from rich.console import Console
 
 from fedexp.config.arguments import taken_apart
 from fedexp.config.compose import Config, composed, federation
-from fedexp.display.command import Parser, perform
-from fedexp.display.console import open_console
 from fedexp.errors import ConfigError, FedexpError
 from fedexp.partition.base import ClientSplit, Scene, digest
 from fedexp.partition.file import SUFFIXES, encode
 from fedexp.partition.picture import picture
 from fedexp.partition.summary import Summary, summarise, warnings
-from fedexp.runs.files import write_atomically
+from fedexp.system.files import write_atomically
+from fedexp.terminal.command import Parser, perform
+from fedexp.terminal.console import open_console
 
 USAGE = "%(prog)s [group=choice ...] [key=value ...] [png=FILE] [save=FILE] [--config-dir FOLDER]"
 ABOUT = """\

@@ -12,8 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from fedexp.core.record import Record
-from fedexp.display.numbers import clock, duration, percent, sparkline
 from fedexp.display.progress import KINDS, Progress, nothing
+from fedexp.terminal.numbers import clock, duration, percent, sparkline
 
 MAX_WIDTH = 100  # numbers far from their bars are hard to read
 COLOURS = {"aggregation": "cyan", "personalization": "magenta"}

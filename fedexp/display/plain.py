@@ -9,8 +9,8 @@ from collections.abc import Callable
 from rich.console import Console
 
 from fedexp.core.record import Record
-from fedexp.display.numbers import clock, count, percent
 from fedexp.display.progress import KINDS, Progress, nothing
+from fedexp.terminal.numbers import clock, count, percent
 
 
 class PlainDisplay:

@@ -7,7 +7,7 @@ from typing import IO, cast
 
 from rich.console import Console
 
-from fedexp.display.console import open_console
+from fedexp.terminal.console import open_console
 
 
 class _Prefixed:

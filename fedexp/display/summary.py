@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedexp.display.live import COLOURS
-from fedexp.display.numbers import DASH, clock, count, human_bytes, percent
+from fedexp.terminal.numbers import DASH, clock, count, human_bytes, percent
 
 ABSENT = {"aggregation": "no global model", "personalization": "no personal models"}
 

@@ -7,8 +7,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedexp.display.command import Parser, perform
-from fedexp.display.console import open_console
+from fedexp.terminal.command import Parser, perform
+from fedexp.terminal.console import open_console
 
 USAGE = """
 python -m fedexp.runs status FOLDER   which runs below a folder are done, running, partial, failed, damaged, missing

@@ -12,9 +12,10 @@ from fedexp.core.state import ServerState, Tree
 from fedexp.errors import CheckpointError, DamagedError
 from fedexp.runs.client_store import ClientStore
 from fedexp.runs.directory import RunDir
-from fedexp.runs.files import LATEST, MODEL, PREVIOUS, write_atomically, writing
+from fedexp.runs.names import LATEST, MODEL, PREVIOUS
 from fedexp.runs.pointer import REMEDY, Marks, Pointer
 from fedexp.runs.tensor_files import TensorFiles, model_file
+from fedexp.system.files import write_atomically, writing
 
 LOG = logging.getLogger(__name__)
 

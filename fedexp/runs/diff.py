@@ -15,22 +15,10 @@ from safetensors import SafetensorError
 from fedexp.config.compose import relevant
 from fedexp.errors import DamagedError, FedexpError
 from fedexp.runs.directory import RunDir
-from fedexp.runs.files import (
-    CHECKPOINT,
-    CLIENTS,
-    CONFIG,
-    GROWING,
-    LATEST,
-    METRICS,
-    MODEL,
-    PLAN,
-    RESULT,
-    WEIGHTS,
-    read,
-    read_json,
-)
+from fedexp.runs.names import CHECKPOINT, CLIENTS, CONFIG, GROWING, LATEST, METRICS, MODEL, PLAN, RESULT, WEIGHTS
 from fedexp.runs.plain import plain
 from fedexp.runs.pointer import Pointer
+from fedexp.system.files import read, read_json
 
 Rows = dict[int, dict[str, dict[str, str]]]  # round -> client or "" -> column -> value
 ABSENT = "–"

@@ -19,9 +19,10 @@ import yaml
 from fedexp.config import yaml_files
 from fedexp.core.record import Record
 from fedexp.errors import ClientError, ConfigError, DamagedError, DiskError, FedexpError
-from fedexp.runs import files
-from fedexp.runs.files import CHECKPOINT, CONFIG, ERROR, GROWING, LOCK, METRICS, MODEL, PLAN, RESULT, Mark
+from fedexp.runs.names import CHECKPOINT, CONFIG, ERROR, GROWING, LOCK, METRICS, MODEL, OF_A_RUN, PLAN, RESULT
 from fedexp.runs.pointer import Marks
+from fedexp.system import files
+from fedexp.system.files import Mark
 
 LASTING = (*GROWING, MODEL)  # not written again once the result has their checksums
 CHECKED = (CONFIG, PLAN, *LASTING)
@@ -57,7 +58,7 @@ class RunDir:
         files.refuse_link(self.path / CHECKPOINT)
         if (self.path / CHECKPOINT).is_file():
             raise DiskError(f"{self.path / CHECKPOINT} is a file, where fedexp keeps a folder. Move it elsewhere.")
-        return files.own_files(self.path, files.OF_A_RUN) if self.path.is_dir() else []
+        return files.own_files(self.path, OF_A_RUN) if self.path.is_dir() else []
 
     def _locked_by_us(self) -> BinaryIO:
         lock = os.fdopen(os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666), "r+b")

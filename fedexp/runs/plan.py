@@ -18,12 +18,12 @@ from fedexp.core.algorithm import PER_STEP, SEAMS, Algorithm
 from fedexp.core.component import overrides
 from fedexp.core.state import Scope, nbytes, pick
 from fedexp.data.source import Loaded
-from fedexp.display import human_bytes
 from fedexp.models.split import SplitModel
 from fedexp.partition.base import ClientSplit, digest
 from fedexp.partition.summary import Summary, summarise, warnings
 from fedexp.runs.storage_estimate import StorageEstimate
 from fedexp.server.sampler import cohort_size
+from fedexp.terminal.numbers import human_bytes
 
 
 @dataclass(frozen=True)

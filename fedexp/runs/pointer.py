@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedexp.errors import CheckpointError, DamagedError
-from fedexp.runs.files import GROWING, TENSORS, Mark, read_json
+from fedexp.runs.names import GROWING, TENSORS
+from fedexp.system.files import Mark, read_json
 
 VERSION = 4
 REMEDY = (

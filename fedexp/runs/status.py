@@ -18,13 +18,14 @@ from rich.text import Text
 from fedexp import sweep
 from fedexp.config.compose import conf_dir, literal, overrides_of, run_path, title
 from fedexp.config.hydra_loader import Sources
-from fedexp.display.numbers import DASH, count
 from fedexp.errors import CheckpointError, ConfigError, DamagedError, FedexpError
 from fedexp.runs.directory import RunDir
-from fedexp.runs.files import CHECKPOINT, CLIENTS, CONFIG, LATEST, LOCK, OF_A_RUN, PREVIOUS, reading
+from fedexp.runs.names import CHECKPOINT, CLIENTS, CONFIG, LATEST, LOCK, OF_A_RUN, PREVIOUS
 from fedexp.runs.plain import plain
 from fedexp.runs.pointer import Pointer
-from fedexp.sweep.manifest import Manifest
+from fedexp.runs.sweep_manifest import Manifest
+from fedexp.system.files import reading
+from fedexp.terminal.numbers import DASH, count
 
 State = Literal["done", "running", "partial", "failed", "damaged", "missing"]
 COLOURS: dict[State, str] = {

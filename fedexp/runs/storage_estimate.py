@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from fedexp.display.numbers import human_bytes
 from fedexp.system.memory import available_memory
+from fedexp.terminal.numbers import human_bytes
 
 Kind = Literal["memory", "disk"]
 SLOT_MEMORY_BYTES = 64 * 2**20  # of clients' slots, which a store on disk keeps in memory

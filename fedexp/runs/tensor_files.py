@@ -16,8 +16,9 @@ from torch import Tensor
 
 from fedexp.core.state import Tree
 from fedexp.errors import DamagedError
-from fedexp.runs.files import (
-    OF_A_CHECKPOINT,
+from fedexp.runs.names import OF_A_CHECKPOINT
+from fedexp.runs.pointer import TensorFile
+from fedexp.system.files import (
     own_files,
     read,
     reading,
@@ -27,7 +28,6 @@ from fedexp.runs.files import (
     write_atomically,
     writing,
 )
-from fedexp.runs.pointer import TensorFile
 
 
 class TensorFiles:

@@ -20,8 +20,8 @@ from fedexp.engine import Engine
 from fedexp.errors import ClientError, DamagedError, FedexpError
 from fedexp.execute.task import MeasureServer, Visit
 from fedexp.runs.directory import RunDir
+from fedexp.runs.sweep_manifest import rounds_done, work
 from fedexp.sweep.listing import Amount, Cost
-from fedexp.sweep.manifest import rounds_done, work
 from fedexp.system import scratch
 
 MEASURED_SECONDS = 0.5  # of local steps, enough for a measurement

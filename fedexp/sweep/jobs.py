@@ -15,7 +15,8 @@ from rich.console import Console
 from rich.text import Text
 
 from fedexp.errors import DamagedError
-from fedexp.runs.files import ERROR, read_json, write_atomically, writing
+from fedexp.runs.names import ERROR
+from fedexp.system.files import read_json, write_atomically, writing
 
 ENV = "FEDEXP_SWEEP"
 

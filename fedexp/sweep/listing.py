@@ -12,10 +12,10 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from fedexp.display.numbers import DASH, clock, count, human_bytes
 from fedexp.sweep.jobs import KEY_WIDTH, TABLE_STYLE, SweepJob, folded, say, varying
 from fedexp.sweep.progress import roughly
 from fedexp.system.resources import cores
+from fedexp.terminal.numbers import DASH, clock, count, human_bytes
 
 State = Literal["done", "partial", "missing"]
 Basis = Literal["timed", "runs"]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedexp.display.numbers import count
+from fedexp.runs.sweep_manifest import Manifest
 from fedexp.sweep.jobs import read_job, report_file
-from fedexp.sweep.manifest import Manifest
+from fedexp.terminal.numbers import count
 
 
 def announce(manifest: Manifest) -> str:

@@ -17,9 +17,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from fedexp.display.numbers import DASH, count
-from fedexp.runs.files import writing
 from fedexp.sweep.jobs import KEY_WIDTH, TABLE_STYLE, SweepJob, count_statuses, folded, keys_of, listed, say, varying
+from fedexp.system.files import writing
+from fedexp.terminal.numbers import DASH, count
 
 # The columns of the tables on screen; {window} is the number of rounds.
 SHOWN: dict[str, dict[str, str]] = {

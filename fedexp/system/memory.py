@@ -6,8 +6,8 @@ from pathlib import Path
 
 import psutil
 
-from fedexp.display.numbers import human_bytes
 from fedexp.errors import ConfigError
+from fedexp.terminal.numbers import human_bytes
 
 PROC, CGROUP = Path("/proc"), Path("/sys/fs/cgroup")
 

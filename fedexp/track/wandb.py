@@ -15,7 +15,7 @@ from fedexp.core.ranges import Project, Tag
 from fedexp.core.record import Record
 from fedexp.errors import ConfigError
 from fedexp.partition.heatmap import heatmap, ownership
-from fedexp.runs.files import refuse_link
+from fedexp.system.files import refuse_link
 from fedexp.track.base import RunCard
 from fedexp.track.wandb_login import has_key
 

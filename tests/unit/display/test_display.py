@@ -15,9 +15,9 @@ from rich.console import Console
 
 from fedexp.display import Display, SilentDisplay, choose, shown, summary
 from fedexp.display.live import LiveDisplay
-from fedexp.display.numbers import clock, count, duration, human_bytes, percent, sparkline
 from fedexp.display.plain import PlainDisplay
 from fedexp.display.progress import Progress
+from fedexp.terminal.numbers import clock, count, duration, human_bytes, percent, sparkline
 
 
 def record(round_: int, *, aggregation: float | None = 0.861, personalization: float | None = 0.904) -> dict[str, Any]:

@@ -22,12 +22,13 @@ from fedexp.core.state import Out, ServerState, Slot, digest, number, zeros_shar
 from fedexp.display import SilentDisplay
 from fedexp.errors import CheckpointError, DiskError
 from fedexp.runs import checkpoint as module
-from fedexp.runs import files, pointer, tensor_files
+from fedexp.runs import pointer, tensor_files
 from fedexp.runs.checkpoint import Checkpoint, RunProgress, save_model
 from fedexp.runs.client_store import ClientStore
 from fedexp.runs.directory import RunDir
 from fedexp.runs.tensor_files import TensorFiles
 from fedexp.server.sampler import largest_first
+from fedexp.system import files
 from fedexp.testing import card, play, trial
 
 REMEDY = "force=true"

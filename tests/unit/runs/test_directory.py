@@ -12,7 +12,7 @@ import pytest
 
 from fedexp.errors import DamagedError, DiskError, FedexpError
 from fedexp.runs.directory import CHECKED, RunDir
-from fedexp.runs.files import write_atomically, write_json
+from fedexp.system.files import write_atomically, write_json
 
 COLUMNS = ("round", "client", "note")
 
@@ -326,7 +326,7 @@ def test_the_error_is_told_even_if_it_cannot_be_kept(rundir, monkeypatch):
     def disk_is_full(*_, **__):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("fedexp.runs.files.write_atomically", disk_is_full)
+    monkeypatch.setattr("fedexp.system.files.write_atomically", disk_is_full)
     with pytest.raises(LookupError, match="planned"), rundir.failures():
         raise LookupError("planned")
 

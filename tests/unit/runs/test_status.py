@@ -20,11 +20,11 @@ from fedexp.config.compose import composed, overrides_of, run_id, run_path
 from fedexp.errors import ClientError, DiskError, FedexpError
 from fedexp.runs.__main__ import main
 from fedexp.runs.directory import CHECKED, RunDir
-from fedexp.runs.files import write_json
 from fedexp.runs.plain import UNWANTED
 from fedexp.runs.pointer import Pointer, TensorFile
 from fedexp.runs.status import show_status, survey
-from fedexp.sweep.manifest import Manifest
+from fedexp.runs.sweep_manifest import Manifest
+from fedexp.system.files import write_json
 from tests.conftest import SMALL
 
 

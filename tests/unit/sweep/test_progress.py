@@ -10,8 +10,8 @@ import pytest
 from fedexp.config.compose import run_path
 from fedexp.errors import ConfigError
 from fedexp.runs.directory import RunDir
+from fedexp.runs.sweep_manifest import Manifest, Planned, work, work_left
 from fedexp.sweep import announce, heading, record_job
-from fedexp.sweep.manifest import Manifest, Planned, work, work_left
 from fedexp.sweep.progress import roughly
 
 

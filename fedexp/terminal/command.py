@@ -8,8 +8,8 @@ from typing import Any, NoReturn
 
 from rich.text import Text
 
-from fedexp.display.console import open_console
 from fedexp.errors import ConfigError, FedexpError
+from fedexp.terminal.console import open_console
 
 
 class Parser(argparse.ArgumentParser):

@@ -17,7 +17,8 @@ from typing import Any
 
 from fedexp.config.compose import FINAL, Config, federation, run_id, run_path
 from fedexp.errors import ConfigError, DamagedError
-from fedexp.runs.files import OF_A_SWEEP, read_json, remove_own, write_json, writing
+from fedexp.runs.names import OF_A_SWEEP
+from fedexp.system.files import read_json, remove_own, write_json, writing
 
 MEASURED_ONCE = tuple(key for key in FINAL if key != "window")  # the means of any window follow from the records
 

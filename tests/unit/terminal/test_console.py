@@ -8,9 +8,9 @@ import pytest
 
 from fedexp import cli
 from fedexp.data.__main__ import main as data
-from fedexp.display.console import open_console
 from fedexp.display.prefixed import prefixed
 from fedexp.runs.__main__ import main as runs
+from fedexp.terminal.console import open_console
 
 
 def fedexp(arguments: list[str]) -> None:

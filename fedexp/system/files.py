@@ -1,6 +1,6 @@
-"""Files of ours: the names that a run writes, and how they are read, written and removed without touching others.
+"""Files of ours: how they are read, written and removed without touching others.
 
-Nothing is removed but what carries one of these names. Symbolic links are neither followed nor removed.
+Symbolic links are neither followed nor removed.
 """
 
 from __future__ import annotations
@@ -18,27 +18,7 @@ from typing import Any, NamedTuple
 
 from fedexp.errors import DamagedError, DiskError
 
-LOCK = ".lock"
-CONFIG, PLAN, RESULT = "config.yaml", "plan.json", "result.json"
-METRICS, CLIENTS, LEDGER, WEIGHTS = "metrics.jsonl", "clients.csv", "ledger.csv", "weights.csv"
-GROWING = (METRICS, CLIENTS, LEDGER, WEIGHTS)
-MODEL = "model.safetensors"
-ERROR = "error.txt"  # why the run failed
-CHECKPOINT = "checkpoint"  # a folder
 MAX_NESTING = 50  # of lists and objects in a JSON file
-LATEST, PREVIOUS = "latest.json", "previous.json"
-TENSORS = r"(?:server|client-\d{6,})-\d{6,}\.safetensors"  # see fedexp.runs.checkpoint and fedexp.runs.client_store
-
-
-def _own(*names: str) -> re.Pattern[str]:
-    """Names, and those of their temporary files."""
-    name = "|".join(names)
-    return re.compile(rf"(?:{name})|\.(?:{name})\.\d+\.tmp")
-
-
-OF_A_RUN = _own(*map(re.escape, (LOCK, CONFIG, PLAN, RESULT, *GROWING, MODEL, ERROR)))
-OF_A_SWEEP = _own(r"job-\d{4,}\.json")  # in the folder of its reports
-OF_A_CHECKPOINT = _own(re.escape(LATEST), re.escape(PREVIOUS), TENSORS)
 
 
 class Mark(NamedTuple):
