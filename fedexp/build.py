@@ -50,8 +50,8 @@ from fedexp.system.memory import afford
 from fedexp.track.base import RunCard, Tracker
 
 LARGE_FINAL = 0.25  # share of all training after the last round, above which the user is told
-CHEAP = ("data", "partition", "optim", "schedule", "evaluate", "tracker")  # made in no time
-TRIED = (*CHEAP, "algo", "loop")  # what ``parts`` looks at
+MADE_EARLY = ("data", "partition", "optim", "schedule", "evaluate", "tracker")  # made in no time
+CHECKED_EARLY = (*MADE_EARLY, "algo", "loop")  # what ``parts`` looks at
 
 
 @dataclass(frozen=True)
@@ -174,7 +174,7 @@ def parts(config: Config) -> tuple[Source, dict[str, Component], EvaluationProto
     if not available(config["loop"]["accelerator"]):
         problems.append(f"loop.accelerator={config['loop']['accelerator']} is not on this machine. Use auto or cpu.")
     made: dict[str, Any] = {}
-    nodes = {**{f"algo.{k}": node for k, node in config["algo"].items()}, **{k: config[k] for k in CHEAP}}
+    nodes = {**{f"algo.{k}": node for k, node in config["algo"].items()}, **{k: config[k] for k in MADE_EARLY}}
     for where, node in nodes.items():
         try:
             made[where] = make_optimizer(node) if where == "optim" else make(node)

@@ -52,7 +52,7 @@ class LocalSettings:
 class MishapSettings:
     """Simulated, drawn for each client and round."""
 
-    dropout: Share = setting(0.0, "probability that a client gets the model and is not heard of again")
+    dropout: Share = setting(0.0, "probability that a client gets the model and never answers")
     stragglers: Share = setting(0.0, "probability that it does only a part of its local steps")
     slow: Share = setting(0.5, "the part of its local steps that a straggler does")
 

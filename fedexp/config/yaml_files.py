@@ -16,7 +16,7 @@ from fedexp.errors import ConfigError
 
 LOADER = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
 DEEPEST = 50  # lists and groups in each other
-MOST = 100_000  # values of a file, counted as often as aliases repeat them
+MAX_VALUES = 100_000  # values of a file, counted as often as aliases repeat them
 ERRORS = (yaml.YAMLError, OmegaConfBaseException, ValueError, TypeError, RecursionError, OSError)  # of a bad file
 
 
@@ -44,8 +44,8 @@ def refuse_excess(text: str | bytes, *, aliases: bool = True) -> None:
                 sizes[around.pop()[0]] = 1
         if len(around) > DEEPEST:
             raise ValueError(f"it is nested more than {DEEPEST} times")
-        if count > MOST:
-            raise ValueError(f"it stands for more than {MOST:,} values")
+        if count > MAX_VALUES:
+            raise ValueError(f"it stands for more than {MAX_VALUES:,} values")
 
 
 def _repeated(anchor: str, sizes: Mapping[str, int] | None) -> int:

@@ -27,27 +27,27 @@ MORE_STARTS = 8  # factor on the starts that may fail, if other workers do the w
 READY = "ready"  # the lane in which a new worker says that it is there; until then others do the work
 
 
-class Gone(Exception):  # noqa: N818 - not an error of the run
+class WorkerDied(Exception):  # noqa: N818 - not an error of the run
     """The worker process died."""
 
 
 # ---------------------------------------------------------------- where the worker is
 def answered(
-    task: Task, worker: Worker, broadcast: Message, transfer: float, arena: SharedBuffer | None = None
+    task: Task, worker: Worker, broadcast: Message, transfer: float, buffer: SharedBuffer | None = None
 ) -> tuple[float | Exception, TensorPickle]:
-    """The answer to a task: seconds spent on moving, and a parcel; or its error.
+    """The answer to a task: seconds spent on moving, and a pickle of it; or its error.
 
-    Sums are made in the arena, if there is one, where the parcel will be.
+    Sums are made in the buffer, if there is one, where the pickle will be.
     """
-    worker.allocate = room = BufferAllocator(arena)
+    worker.allocate = room = BufferAllocator(buffer)
     try:
         answer = task.by(worker, broadcast)
     except Exception as error:
         return _sendable(error), TensorPickle(None, None)
     started = time.perf_counter()
     in_place, copied = answer.fold.means, replace(answer, fold=replace(answer.fold, means={}))
-    parcel = TensorPickle(in_place, copied, room=room)
-    return transfer + time.perf_counter() - started, parcel
+    pickled = TensorPickle(in_place, copied, room=room)
+    return transfer + time.perf_counter() - started, pickled
 
 
 def _sendable(error: Exception) -> Exception:
@@ -104,7 +104,7 @@ class WorkerHandle(ABC):
         """Sends a task, without what everyone gets.
 
         Raises:
-            Gone: If it cannot be reached.
+            WorkerDied: If it cannot be reached.
         """
 
     @abstractmethod
@@ -112,7 +112,7 @@ class WorkerHandle(ABC):
         """The lane and the reply that has come; None if what has come is that the worker is ready.
 
         Raises:
-            Gone: If the worker is.
+            WorkerDied: If the worker is.
         """
 
     def take(self) -> Arrival | None:
@@ -154,26 +154,26 @@ class Pool(ABC, Generic[H]):
         torch.set_num_threads(threads)  # ours would take the cores that the workers are on
         keep_freed_memory()
         self.workers = workers
-        self.hands: list[H] = []
+        self.handles: list[H] = []
         self._say = say
         self._failed_starts = 0
 
     def map(self, tasks: Iterable[Task], broadcast: Message) -> Iterator[TaskResult]:
         """The answers, in the order of the tasks."""
-        if any(hand.tasks for hand in self.hands):
+        if any(handle.tasks for handle in self.handles):
             raise RuntimeError(
-                "the workers are at the tasks of another map. A Protocol whose personal_scores asks clients must say "
+                "the workers are at the tasks of another map. A protocol whose personal() asks clients must say "
                 "so with asks_clients."
             )
         self.announce(broadcast)
         try:
             yield from _Turn(self, tasks).answers()
         finally:
-            for hand in self.hands:
-                hand.held.clear()
-                if hand.tasks:  # given up: an error, or Ctrl-C. Replaced when it is needed, if ever
-                    hand.end()
-                    hand.tasks = {}
+            for handle in self.handles:
+                handle.held.clear()
+                if handle.tasks:  # given up: an error, or Ctrl-C. Replaced when it is needed, if ever
+                    handle.end()
+                    handle.tasks = {}
 
     def underway(self) -> float:
         """Clients that are being trained right now; nothing is known of them until they are done."""
@@ -188,35 +188,35 @@ class Pool(ABC, Generic[H]):
         """Puts what everyone gets where all workers see it."""
 
     @abstractmethod
-    def sync(self, hand: H) -> None:
+    def sync(self, handle: H) -> None:
         """Tells a worker that is ready of what was announced.
 
         Raises:
-            Gone: If it cannot be reached.
+            WorkerDied: If it cannot be reached.
         """
 
     @abstractmethod
     def wait(self, *, patient: bool = True) -> Sequence[H]:
         """The workers of which there is something to ``take``: as soon as there is one, or right now, if any."""
 
-    def replace_worker(self, hand: H) -> str:
+    def replace_worker(self, handle: H) -> str:
         """Puts another worker in the place of one that is gone; says how that one ended.
 
         Raises:
             FedexpError: If workers end before they have done anything.
         """
-        why = hand.end()
-        self._failed_starts = 0 if hand.answered else self._failed_starts + 1
-        others = any(h.answered for h in self.hands)  # and do the work meanwhile
+        why = handle.end()
+        self._failed_starts = 0 if handle.answered else self._failed_starts + 1
+        others = any(h.answered for h in self.handles)  # and do the work meanwhile
         if self._failed_starts >= (self.workers + MAX_WORKERS_LOST) * (MORE_STARTS if others else 1):
             raise FedexpError(
                 f"Workers end before their first task ({why}); {self.words}. executor=serial does without them."
             )
-        if hand.tasks:
+        if handle.tasks:
             self._say(f"a worker was lost ({why}); another one does its work again")
-        elif not hand.answered:
+        elif not handle.answered:
             self._say(f"a worker ended before its first task ({why}); another one is started")
-        self.hands[hand.number] = self.start_worker(hand.number)
+        self.handles[handle.number] = self.start_worker(handle.number)
         return why
 
 
@@ -233,38 +233,38 @@ class _Turn(Generic[H]):
 
     def answers(self) -> Iterator[TaskResult]:
         """The answers in the order of their tasks."""
-        for hand in list(self._pool.hands):
-            self._sync(hand)
+        for handle in list(self._pool.handles):
+            self._sync(handle)
         while self._deal() or self._due:
             ready = bool(self._due) and self._due[0] in self._arrived
-            for hand in self._pool.wait(patient=not ready):
-                self._receive(hand)
+            for handle in self._pool.wait(patient=not ready):
+                self._receive(handle)
             if ready:
                 self._deal()  # before we add up: a worker shall not wait for that
                 whose, first = self._arrived.pop(self._due.popleft())
                 yield first.open()
                 whose.release(first)
 
-    def _receive(self, hand: H) -> None:
-        if hand is not self._pool.hands[hand.number]:  # replaced meanwhile
+    def _receive(self, handle: H) -> None:
+        if handle is not self._pool.handles[handle.number]:  # replaced meanwhile
             return
         try:
-            arrival = hand.take()
-        except Gone:
-            self._replace(hand)
+            arrival = handle.take()
+        except WorkerDied:
+            self._replace(handle)
             return
         if arrival is None:
-            self._sync(hand)
+            self._sync(handle)
         else:
-            self._arrived[arrival.index] = hand, arrival
+            self._arrived[arrival.index] = handle, arrival
 
     def _deal(self) -> bool:
         """Gives tasks to whoever has room for one; returns whether anything is left to be done."""
         for already in range(TASKS_PER_WORKER):
-            for hand in list(self._pool.hands):
-                if len(hand.tasks) == already:
-                    self._give(hand)
-        return self._more() or any(h.tasks for h in self._pool.hands)
+            for handle in list(self._pool.handles):
+                if len(handle.tasks) == already:
+                    self._give(handle)
+        return self._more() or any(h.tasks for h in self._pool.handles)
 
     def _more(self) -> bool:
         """Whether there are tasks to hand out; they are made no earlier than needed."""
@@ -273,30 +273,30 @@ class _Turn(Generic[H]):
             self._due.append(task.index)
         return bool(self._next)
 
-    def _sync(self, hand: H) -> None:
+    def _sync(self, handle: H) -> None:
         try:
-            self._pool.sync(hand)
-        except Gone:  # it died while idle
-            self._replace(hand)
+            self._pool.sync(handle)
+        except WorkerDied:  # it died while idle
+            self._replace(handle)
 
-    def _give(self, hand: H) -> None:
+    def _give(self, handle: H) -> None:
         """Gives a worker its next task, or a second one while there are enough for the others."""
-        if not hand.ready or not self._more() or (hand.tasks and len(self._next) < self._pool.workers):
+        if not handle.ready or not self._more() or (handle.tasks and len(self._next) < self._pool.workers):
             return
-        lane = hand.free_lane()
-        task = hand.tasks[lane] = self._next.popleft()
+        lane = handle.free_lane()
+        task = handle.tasks[lane] = self._next.popleft()
         try:
-            hand.give(lane, task)
-        except Gone:
-            self._replace(hand)
+            handle.give(lane, task)
+        except WorkerDied:
+            self._replace(handle)
 
-    def _replace(self, hand: H) -> None:
-        lost = list(hand.tasks.values())
-        why = self._pool.replace_worker(hand)
+    def _replace(self, handle: H) -> None:
+        lost = list(handle.tasks.values())
+        why = self._pool.replace_worker(handle)
         if lost:
             self._count(lost[0], why)
         self._next.extendleft(reversed(lost))
-        self._sync(self._pool.hands[hand.number])
+        self._sync(self._pool.handles[handle.number])
 
     def _count(self, task: Task, why: str) -> None:
         self._losses[task.index] += 1

@@ -19,7 +19,7 @@ from fedexp.client.module import Meter
 from fedexp.core.ranges import PerDevice, Threads, Workers
 from fedexp.core.state import Message
 from fedexp.execute.base import Blueprint, Say, quiet
-from fedexp.execute.pool import READY, Gone, Pool, Reply, WorkerHandle, answered
+from fedexp.execute.pool import READY, Pool, Reply, WorkerDied, WorkerHandle, answered
 from fedexp.execute.shared_memory import Part, SharedBuffer, TensorPickle, opened
 from fedexp.execute.task import Task
 from fedexp.system.resources import allow_many_files
@@ -29,40 +29,40 @@ EXIT_SECONDS = 1.0  # how long a process that has closed its connection may take
 
 
 class Channel:
-    """One end of a connection. Every lane has an arena for what this end sends, replaced when it is too small."""
+    """One end of a connection. Every lane has a buffer for what this end sends, replaced when it is too small."""
 
     def __init__(self, fd: int) -> None:
         self.connection = Connection(fd)
         self._sent: dict[str, SharedBuffer] = {}
         self._received: dict[str, SharedBuffer] = {}
 
-    def send(self, lane: str, header: Any, parcel: TensorPickle, arena: SharedBuffer | None = None) -> None:
-        """Sends a parcel, in a given arena that is filled already or in the lane's own."""
-        known, ours = self._sent.get(lane), arena is None
-        if arena is None:
-            arena = known if known is not None and known.size >= parcel.size else SharedBuffer(parcel.size)
-            parcel.fill(arena)
-        self.connection.send((lane, arena.size if arena is not known else 0, header, parcel.parts))
-        if arena is not known:
-            self._sent[lane] = arena
-            send_handle(self.connection, arena.fd, None)
+    def send(self, lane: str, header: Any, pickled: TensorPickle, buffer: SharedBuffer | None = None) -> None:
+        """Sends a pickle, in a given buffer that is filled already or in the lane's own."""
+        known, ours = self._sent.get(lane), buffer is None
+        if buffer is None:
+            buffer = known if known is not None and known.size >= pickled.size else SharedBuffer(pickled.size)
+            pickled.fill(buffer)
+        self.connection.send((lane, buffer.size if buffer is not known else 0, header, pickled.parts))
+        if buffer is not known:
+            self._sent[lane] = buffer
+            send_handle(self.connection, buffer.fd, None)
             if ours:
-                arena.seal()
+                buffer.seal()
 
     def receive(self) -> tuple[str, Any, list[Part], SharedBuffer]:
-        """Lane, header and parts of the next parcel, and the arena in which its tensors lie.
+        """Lane, header and parts of the next pickle, and the buffer in which its tensors lie.
 
         Raises:
             EOFError, OSError: If the other end is gone.
         """
         lane, new, header, parts = self.connection.recv()
         if new:
-            self._received[lane] = arena = SharedBuffer(new, recv_handle(self.connection))
-            arena.seal()
+            self._received[lane] = buffer = SharedBuffer(new, recv_handle(self.connection))
+            buffer.seal()
         return lane, header, parts, self._received[lane]
 
     def own(self, lane: str) -> SharedBuffer | None:
-        """The arena in which the last parcel was sent, which nobody reads once there is a new task in its lane."""
+        """The buffer in which the last pickle was sent, which nobody reads once there is a new task in its lane."""
         return self._sent.get(lane)
 
     def close(self) -> None:
@@ -78,9 +78,9 @@ def serve(fd: int, meters: int, number: int, threads: int) -> None:
     meter = Meter(_floats(meters), number)
     try:
         while True:
-            lane, _, parts, arena = channel.receive()
+            lane, _, parts, buffer = channel.receive()
             started = time.perf_counter()
-            content = opened(parts[0], arena)
+            content = opened(parts[0], buffer)
             transfer = time.perf_counter() - started
             if lane == "blueprint":
                 worker = content.worker(threads=threads, number=number)
@@ -119,33 +119,33 @@ class Process(WorkerHandle):
         """Sends a task."""
         self.send(lane, TensorPickle(task))
 
-    def send(self, lane: str, parcel: TensorPickle, arena: SharedBuffer | None = None) -> None:
+    def send(self, lane: str, pickled: TensorPickle, buffer: SharedBuffer | None = None) -> None:
         """Sends anything.
 
         Raises:
-            Gone: If the process is.
+            WorkerDied: If the process is.
         """
         try:
-            self.channel.send(lane, None, parcel, arena)
+            self.channel.send(lane, None, pickled, buffer)
         except OSError as cause:
             raise self._gone() from cause
 
     def fetch(self) -> tuple[str, Reply] | None:
         """The reply that has come."""
         try:
-            lane, header, parts, arena = self.channel.receive()
+            lane, header, parts, buffer = self.channel.receive()
         except (EOFError, OSError) as cause:
             raise self._gone() from cause
         if lane == READY:
             self.ready = True
             return None
-        return lane, (header, parts, arena)
+        return lane, (header, parts, buffer)
 
-    def _gone(self) -> Gone:
+    def _gone(self) -> WorkerDied:
         """Lets it end by itself, so that its exit code is its own."""
         with suppress(subprocess.TimeoutExpired):
             self.process.wait(EXIT_SECONDS)
-        return Gone()
+        return WorkerDied()
 
     def end(self) -> str:
         """Kills it."""
@@ -182,19 +182,19 @@ class ProcessExecutor(Pool[Process]):
         self._meters = SharedBuffer(8 * self.workers)  # a number for each worker
         self._underway = _floats(self._meters.fd)
         self.use(blueprint)
-        self.hands = [self.start_worker(number) for number in range(self.workers)]
+        self.handles = [self.start_worker(number) for number in range(self.workers)]
 
     def use(self, blueprint: Blueprint) -> None:
         """From now on tasks are done by workers of this blueprint."""
-        parcel = TensorPickle(blueprint)
-        arena = SharedBuffer(parcel.size)
-        parcel.fill(arena, moving={id(t) for t in blueprint.data.samples})
-        self._blueprint = parcel, arena
-        for hand in list(self.hands):
+        pickled = TensorPickle(blueprint)
+        buffer = SharedBuffer(pickled.size)
+        pickled.fill(buffer, moving={id(t) for t in blueprint.data.samples})
+        self._blueprint = pickled, buffer
+        for handle in list(self.handles):
             try:
-                hand.send("blueprint", *self._blueprint)
-            except Gone:  # it died while idle
-                self.replace_worker(hand)
+                handle.send("blueprint", *self._blueprint)
+            except WorkerDied:  # it died while idle
+                self.replace_worker(handle)
 
     def underway(self) -> float:
         """Clients that are being trained right now, as far as each of them is."""
@@ -202,16 +202,16 @@ class ProcessExecutor(Pool[Process]):
 
     def close(self) -> None:
         """Lets the workers go."""
-        for hand in self.hands:
-            hand.channel.close()
-            if hand.tasks or not hand.ready:  # nobody waits for its answer, nor for the end of its imports
-                hand.process.kill()
-        for hand in self.hands:
+        for handle in self.handles:
+            handle.channel.close()
+            if handle.tasks or not handle.ready:  # nobody waits for its answer, nor for the end of its imports
+                handle.process.kill()
+        for handle in self.handles:
             try:
-                hand.process.wait(2)
+                handle.process.wait(2)
             except subprocess.TimeoutExpired:
-                hand.end()
-        self.hands = []
+                handle.end()
+        self.handles = []
 
     def start_worker(self, number: int) -> Process:
         """Starts a process."""
@@ -229,26 +229,26 @@ class ProcessExecutor(Pool[Process]):
                 stdin=subprocess.DEVNULL,
             )
         theirs.close()
-        hand = Process(number, process, Channel(ours.detach()))
-        with suppress(Gone):  # which is seen when it is to get a task
-            hand.send("blueprint", *self._blueprint)
-        return hand
+        handle = Process(number, process, Channel(ours.detach()))
+        with suppress(WorkerDied):  # which is seen when it is to get a task
+            handle.send("blueprint", *self._blueprint)
+        return handle
 
     def announce(self, broadcast: Message) -> None:
-        """Fills an arena that all workers see."""
+        """Fills a buffer that all workers see."""
         self._parcel = TensorPickle(broadcast)
         if self._parcel.size > self._arena.size:
             self._arena = SharedBuffer(self._parcel.size)
         self._parcel.fill(self._arena)
 
-    def sync(self, hand: Process) -> None:
-        """Sends the arena, if it is a new one."""
-        if hand.ready:
-            hand.send("broadcast", self._parcel, self._arena)
+    def sync(self, handle: Process) -> None:
+        """Sends the buffer, if it is a new one."""
+        if handle.ready:
+            handle.send("broadcast", self._parcel, self._arena)
 
     def wait(self, *, patient: bool = True) -> list[Process]:
         """The workers that have answered or ended."""
-        busy = {h.channel.connection.fileno(): h for h in self.hands if h.tasks or not h.ready}
+        busy = {h.channel.connection.fileno(): h for h in self.handles if h.tasks or not h.ready}
         if not busy:
             return []
         poll = select.poll()

@@ -23,7 +23,7 @@ from fedexp.core.ranges import Count, NotNegative
 from fedexp.core.state import Message
 from fedexp.errors import ConfigError, FedexpError
 from fedexp.execute.base import Blueprint, Say, quiet
-from fedexp.execute.pool import READY, Gone, Pool, Reply, WorkerHandle
+from fedexp.execute.pool import READY, Pool, Reply, WorkerDied, WorkerHandle
 from fedexp.execute.ray_actor import Actor, ActorLocation
 from fedexp.execute.shared_memory import Part, Place, TensorPickle, opened
 from fedexp.execute.task import Task
@@ -43,15 +43,15 @@ QUIETLY = {
 
 # ---------------------------------------------------------------- what travels
 class RayPayload(NamedTuple):
-    """A parcel as Ray likes it: its tensors are arrays, which Ray writes once and everyone on a machine maps."""
+    """A pickle as Ray likes it: its tensors are arrays, which Ray writes once and everyone on a machine maps."""
 
     parts: list[Part]
     pieces: dict[Place, np.ndarray[Any, np.dtype[np.uint8]]]
 
     @classmethod
-    def of(cls, parcel: TensorPickle) -> RayPayload:
-        """A crate with the parcel's own tensors; Ray copies them."""
-        return cls(parcel.parts, {p: _elements(t).view(torch.uint8).numpy() for t, p in parcel.tensors})
+    def of(cls, pickled: TensorPickle) -> RayPayload:
+        """A payload with the pickle's own tensors; Ray copies them."""
+        return cls(pickled.parts, {p: _elements(t).view(torch.uint8).numpy() for t, p in pickled.tensors})
 
     def at(self, place: Place) -> Tensor:
         """A tensor where Ray has put it. It is everyone's, so nobody may write to it."""
@@ -71,7 +71,7 @@ def _elements(tensor: Tensor) -> Tensor:
 
 
 # ---------------------------------------------------------------- in the main process
-class RayHand(WorkerHandle):
+class RayWorkerHandle(WorkerHandle):
     """An actor, and what it was asked for."""
 
     def __init__(self, number: int, actor: ActorHandle[Actor], pool: RayExecutor) -> None:
@@ -122,12 +122,12 @@ class RayHand(WorkerHandle):
             raise self._gone(error.cause) from error
         return error.cause if isinstance(error.cause, FedexpError) else RuntimeError(str(error))
 
-    def _gone(self, error: Exception) -> Gone:
+    def _gone(self, error: Exception) -> WorkerDied:
         self._why = f": {type(error).__name__}" if self.seat else f": {error}"
-        return Gone(str(error))
+        return WorkerDied(str(error))
 
 
-class RayExecutor(Pool[RayHand]):
+class RayExecutor(Pool[RayWorkerHandle]):
     """Ray actors on this machine or a cluster.
 
     The data set and the round's weights are once on each machine, however many actors there are. Actors get tasks when
@@ -170,7 +170,7 @@ class RayExecutor(Pool[RayHand]):
         self._options = {"num_cpus": need["CPU"], "num_gpus": need["GPU"]}
         self._each, self._threads = each, threads
         self.use(blueprint)
-        self.hands = [self.start_worker(number) for number in range(self.workers)]
+        self.handles = [self.start_worker(number) for number in range(self.workers)]
 
     @property
     def needed(self) -> tuple[list[ObjectRef[RayPayload]], ObjectRef[RayPayload]]:
@@ -185,27 +185,27 @@ class RayExecutor(Pool[RayHand]):
         """Puts the message into the object store."""
         self._broadcast = _put(broadcast)
 
-    def sync(self, hand: RayHand) -> None:
+    def sync(self, handle: RayWorkerHandle) -> None:
         """Says nothing to those who are there or on their way: what was announced comes with each task."""
-        if not hand.ready and not hand.asked:
-            raise Gone
+        if not handle.ready and not handle.asked:
+            raise WorkerDied
 
-    def start_worker(self, number: int) -> RayHand:
+    def start_worker(self, number: int) -> RayWorkerHandle:
         """Asks Ray for an actor, on the machine with the fewest."""
         import ray
 
         actor = ray.remote(Actor).options(scheduling_strategy="SPREAD", **self._options)
         path = [str(Path(folder).absolute()) for folder in sys.path]  # "" is the current folder
-        return RayHand(number, actor.remote(self._threads, path), self)
+        return RayWorkerHandle(number, actor.remote(self._threads, path), self)
 
-    def wait(self, *, patient: bool = True) -> list[RayHand]:
+    def wait(self, *, patient: bool = True) -> list[RayWorkerHandle]:
         """The worker that has answered, is lost or is there now."""
         import ray
 
-        asked = {ref: hand for hand in self.hands for ref in hand.asked.values()}
+        asked = {ref: handle for handle in self.handles for ref in handle.asked.values()}
         if not asked:
             return []
-        timeout = (None if any(h.ready for h in self.hands) else SILENT_SECONDS) if patient else 0
+        timeout = (None if any(h.ready for h in self.handles) else SILENT_SECONDS) if patient else 0
         done, _ = ray.wait(list(asked), timeout=timeout)
         if not done and patient:
             self._say(f"waiting for Ray to start a worker with {self._each}")
@@ -215,9 +215,9 @@ class RayExecutor(Pool[RayHand]):
         """Lets the actors go, and Ray too if it was started here."""
         import ray
 
-        for hand in getattr(self, "hands", []):
-            hand.end()
-        self.hands = []
+        for handle in getattr(self, "handles", []):
+            handle.end()
+        self.handles = []
         if self._ours:
             ray.shutdown()
 

@@ -58,8 +58,8 @@ class Actor:
         started = time.perf_counter()
         content, message = task.open(), broadcast.open()
         transfer = time.perf_counter() - started
-        header, parcel = answered(content, self._worker, message, transfer)
-        return header, type(task).of(parcel)
+        header, pickled = answered(content, self._worker, message, transfer)
+        return header, type(task).of(pickled)
 
     def _use(self, blueprint: ObjectRef[RayPayload]) -> None:
         """Makes a worker, unless it is there; Ray deals out accelerators, so that each sees its own as the first."""

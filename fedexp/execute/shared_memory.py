@@ -79,10 +79,10 @@ def _end(place: Place) -> int:
 
 
 class BufferAllocator:
-    """Memory for new tensors in an arena, so that they need not be copied to it; and elsewhere once it is full."""
+    """Memory for new tensors in a buffer, so that they need not be copied to it; and elsewhere once it is full."""
 
-    def __init__(self, arena: SharedBuffer | None = None) -> None:
-        self._arena = arena
+    def __init__(self, buffer: SharedBuffer | None = None) -> None:
+        self._arena = buffer
         self.used = 0
         self._taken: dict[tuple[Any, ...], Place] = {}
 
@@ -150,10 +150,10 @@ class TensorPickle(pickle.Pickler):
         self.tensors.append((value, place))
         return place
 
-    def fill(self, arena: SharedBuffer, *, moving: Collection[int] = ()) -> None:
+    def fill(self, buffer: SharedBuffer, *, moving: Collection[int] = ()) -> None:
         """Copies the tensors to their places. Those with an id in ``moving`` live there from now on."""
         for tensor, place in self.tensors:
-            there = arena.at(place)
+            there = buffer.at(place)
             if there.data_ptr() != tensor.data_ptr():
                 there.copy_(tensor)
             if id(tensor) in moving:
@@ -173,5 +173,5 @@ class _Opener(pickle.Unpickler):
 
 
 def opened(part: Part, memory: Memory, *, copy: bool = False) -> Any:
-    """A part of a parcel put together again; its tensors where they lie, or copied."""
+    """A part of a pickle put together again; its tensors where they lie, or copied."""
     return _Opener(part, memory, copy=copy).load()

@@ -14,20 +14,22 @@ from fedexp.core.state import Message, Reduce, Tree, snapshot
 Allocate = Callable[[Tensor], Tensor]  # makes a tensor like the one that is given, with any content
 
 BLOCKS = 32  # about as many as a cohort is cut into, so that as many workers have something to do
-LEAST = 576  # samples in a block, unless it is one of the last: of fewer, the sum takes long beside the training
-LAST = 3  # a block has no more than this part of what is left, so that all workers end at the same time
+MIN_BLOCK_SAMPLES = (
+    576  # samples in a block, unless it is one of the last: of fewer, the sum takes long beside the training
+)
+TAIL_DIVISOR = 3  # a block has at most this part of what is left, so that all workers end at the same time
 
 
 def blocks(cohort: Sequence[int], samples: Sequence[int]) -> list[list[int]]:
     """The pieces of a cohort that one worker sums on its own: a function of the cohort, not of the workers."""
     left = sum(samples[c] for c in cohort)
-    usual = max(left / BLOCKS, LEAST)
+    usual = max(left / BLOCKS, MIN_BLOCK_SAMPLES)
     cut: list[list[int]] = []
     room = 0.0
     for client in cohort:
         if samples[client] > room:
             cut.append([])
-            room = min(usual, left / LAST)
+            room = min(usual, left / TAIL_DIVISOR)
         cut[-1].append(client)
         room -= samples[client]
         left -= samples[client]

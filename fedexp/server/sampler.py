@@ -50,13 +50,13 @@ class ClientDropouts(MishapSettings):
 
     def dropped(self, round_: int, cohort: Sequence[int]) -> set[int]:
         """The clients of a cohort that drop out."""
-        return {c for c in cohort if self._befalls(self.dropout, "dropout", round_, c)}
+        return {c for c in cohort if self._occurs(self.dropout, "dropout", round_, c)}
 
     def share(self, round_: int, client: int) -> float:
         """The share of its steps that a client does."""
-        return self.slow if self._befalls(self.stragglers, "straggler", round_, client) else 1.0
+        return self.slow if self._occurs(self.stragglers, "straggler", round_, client) else 1.0
 
-    def _befalls(self, probability: float, what: str, round_: int, client: int) -> bool:
+    def _occurs(self, probability: float, what: str, round_: int, client: int) -> bool:
         return probability > 0 and bool(numpy_rng(self.seed, what, round_, client).random() < probability)
 
 

@@ -53,8 +53,8 @@ class Cluster:
 
     def gather(self) -> None:
         """Waits for both workers."""
-        while not all(hand.ready for hand in self.executor.hands):
-            for hand in self.executor.wait():
+        while not all(handle.ready for handle in self.executor.handles):
+            for handle in self.executor.wait():
                 hand.take()
 
     def close(self) -> None:
@@ -86,7 +86,7 @@ class Disturbed:
     """Lets something happen in the first round while a worker has a task that it cannot have answered."""
 
     def __init__(self, cluster: Cluster, number: int, strike) -> None:
-        self._executor, self._victim, self._strike = cluster.executor, cluster.executor.hands[number], strike
+        self._executor, self._victim, self._strike = cluster.executor, cluster.executor.handles[number], strike
         self.struck = False
 
     def __getattr__(self, name):
@@ -118,8 +118,8 @@ def test_a_cluster_gives_the_numbers_of_one_process(cluster):
             executors_agree(algorithm(name), cluster.executor)
         except AssertionError as error:
             raise AssertionError(f"algo={name}: {error}") from error
-    assert len({hand.seat.node for hand in cluster.executor.hands}) == 2  # both nodes have worked
-    assert {os.getpriority(os.PRIO_PROCESS, hand.seat.process) for hand in cluster.executor.hands} == {0}
+    assert len({handle.seat.node for handle in cluster.executor.handles}) == 2  # both nodes have worked
+    assert {os.getpriority(os.PRIO_PROCESS, handle.seat.process) for handle in cluster.executor.handles} == {0}
 
 
 def test_modules_and_phases_before_a_test_are_the_same_in_a_cluster(cluster):
@@ -141,7 +141,7 @@ def test_a_killed_worker_and_a_killed_node_change_no_number(cluster):
     executor = cluster.executor
     cluster.gather()
     before = list(cluster.said)
-    other = [h.seat.node for h in executor.hands].index(cluster.second.node_id)
+    other = [h.seat.node for h in executor.handles].index(cluster.second.node_id)
     disturbed = Disturbed(cluster, 1 - other, lambda process: os.kill(process, signal.SIGKILL))
     executors_agree(algorithm("scamap"), disturbed)
     assert disturbed.struck
@@ -149,7 +149,7 @@ def test_a_killed_worker_and_a_killed_node_change_no_number(cluster):
     assert "was lost" in line
 
     cluster.gather()
-    stopped = executor.hands[other].seat.process
+    stopped = executor.handles[other].seat.process
     switch_off = partial(cluster.nodes.remove_node, cluster.second, allow_graceful=False)
     disturbed = Disturbed(cluster, other, lambda _: switch_off())
     executors_agree(algorithm("fedrema"), disturbed)
@@ -195,8 +195,8 @@ STARTED = """
 from psutil import Process
 from tests.integration.test_ray import RayExecutor, addresses, blueprint
 executor = RayExecutor(blueprint(), workers=2)
-while not all(hand.ready for hand in executor.hands):
-    for hand in executor.wait():
+while not all(handle.ready for handle in executor.handles):
+    for handle in executor.wait():
         hand.take()
 for found in addresses(Process()):
     print(*found)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fedexp.errors import FedexpError
 from fedexp.execute.base import quiet
-from fedexp.execute.pool import LANES, MAX_WORKERS_LOST, TASKS_PER_WORKER, Gone, Pool, WorkerHandle
+from fedexp.execute.pool import LANES, MAX_WORKERS_LOST, TASKS_PER_WORKER, Pool, WorkerDied, WorkerHandle
 from fedexp.execute.shared_memory import SharedBuffer, TensorPickle
 from fedexp.execute.task import Task, TaskResult
 from fedexp.server.aggregate import Fold, Mean
@@ -44,7 +44,7 @@ class Paper(WorkerHandle):
 
     def give(self, lane, task):
         if self.gone:
-            raise Gone
+            raise WorkerDied
         assert self.ready
         assert self.synced
         assert len(self.tasks) <= TASKS_PER_WORKER
@@ -52,7 +52,7 @@ class Paper(WorkerHandle):
 
     def fetch(self):
         if self.gone:
-            raise Gone
+            raise WorkerDied
         if not self.ready:
             self.ready = True
             return None
@@ -78,22 +78,22 @@ class Desk(Pool[Paper]):
         super().__init__(workers, 1, quiet)
         self._draw = draw
         self.lost = 0
-        self.hands = [self.start_worker(n) for n in range(workers)]
+        self.handles = [self.start_worker(n) for n in range(workers)]
 
     def start_worker(self, number):
         hand = Paper(number)
-        hand.ready = self._draw is None or self._draw(st.booleans())
+        handle.ready = self._draw is None or self._draw(st.booleans())
         return hand
 
     def announce(self, broadcast): ...
 
     def sync(self, hand):
         if hand.gone:
-            raise Gone
-        hand.synced = hand.ready
+            raise WorkerDied
+        hand.synced = handle.ready
 
     def wait(self, *, patient=True):
-        busy = [h for h in self.hands if h.tasks or not h.ready]
+        busy = [h for h in self.handles if h.tasks or not h.ready]
         if not busy or not (patient or self._draw(st.booleans())):
             assert not patient  # it would wait for ever
             return []
@@ -120,7 +120,7 @@ def test_answers_come_in_their_order_and_as_they_were(workers, count, data):
         got.append(answer.index)
         assert len(made) - len(got) <= 2 * workers + len(LANES) * workers + 1  # no task is made long before its turn
     assert got == made == list(range(7, 7 + count))
-    assert not any(h.tasks or h.held for h in desk.hands)
+    assert not any(h.tasks or h.held for h in desk.handles)
 
 
 @given(st.integers(1, 5), st.integers(1, 25), st.data())
@@ -142,11 +142,11 @@ class Halved(Desk):
 
     def start_worker(self, number):
         hand = Paper(number)
-        hand.ready = number == 0
+        handle.ready = number == 0
         return hand
 
     def wait(self, *, patient=True):
-        one, other = self.hands
+        one, other = self.handles
         other.gone = self._lost
         return [h for h in (one, other) if h.tasks or (self._lost and not h.ready)] if patient else []
 
@@ -162,7 +162,7 @@ def test_workers_that_cannot_start_are_not_started_for_ever():
 
 def test_workers_have_one_map_at_a_time():
     desk = Desk(2, None)
-    desk.wait = lambda patient: [next(h for h in desk.hands if h.tasks)] if patient else []
+    desk.wait = lambda patient: [next(h for h in desk.handles if h.tasks)] if patient else []
     first = desk.map(map(Square, range(9)), {})
     next(first)
     with pytest.raises(RuntimeError, match="asks_clients"):
@@ -174,6 +174,6 @@ def test_workers_have_one_map_at_a_time():
 def test_an_answer_that_waits_too_long_is_copied_before_its_lane_is_used_again():
     """Two workers: the first never answers until the second has done all the rest."""
     desk = Desk(2, None)
-    desk.wait = lambda patient: [next(h for h in reversed(desk.hands) if h.tasks)] if patient else []
+    desk.wait = lambda patient: [next(h for h in reversed(desk.handles) if h.tasks)] if patient else []
     totals = [a.fold.means["u"].total["w"][0].item() for a in desk.map(map(Square, range(20)), {})]
     assert totals == [float(i**2) for i in range(20)]

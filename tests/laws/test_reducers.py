@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedexp.core.state import add, digest, scale, zeros_like
-from fedexp.server.aggregate import BLOCKS, LAST, LEAST, Fold, Mean, blocks, is_finite
+from fedexp.server.aggregate import BLOCKS, MIN_BLOCK_SAMPLES, TAIL_DIVISOR, Fold, Mean, blocks, is_finite
 from fedexp.server.update import cohort_weights
 from tests.laws.strategies import small, uploads
 
@@ -40,10 +40,10 @@ def test_blocks_are_a_cut_of_the_cohort(samples):
     cohort = sorted(range(len(samples)), key=lambda c: -samples[c])
     cut = blocks(cohort, samples)
     assert [c for block in cut for c in block] == cohort
-    usual = max(sum(samples) / BLOCKS, LEAST)
+    usual = max(sum(samples) / BLOCKS, MIN_BLOCK_SAMPLES)
     left = sum(samples)
     for block, following in zip_longest(cut, cut[1:]):
-        size, most = sum(samples[c] for c in block), min(usual, left / LAST)
+        size, most = sum(samples[c] for c in block), min(usual, left / TAIL_DIVISOR)
         assert len(block) == 1 or size <= most
         assert following is None or size + samples[following[0]] > most  # it could not take one more
         left -= size
@@ -57,7 +57,7 @@ def test_workers_end_at_the_same_time(workers, clients, each):
     for block in blocks(range(clients), [each] * clients):
         ends[ends.index(min(ends))] += len(block)
     even = -(-clients // workers)
-    assert max(ends) <= max(1.25 * even, even + 2, LEAST // each)
+    assert max(ends) <= max(1.25 * even, even + 2, MIN_BLOCK_SAMPLES // each)
 
 
 @given(uploads(), st.data())

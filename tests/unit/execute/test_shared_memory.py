@@ -25,10 +25,10 @@ DTYPES = (
 
 
 def there_and_back(*parts, copy=False):
-    parcel = TensorPickle(*parts)
-    arena = SharedBuffer(parcel.size)
-    parcel.fill(arena)
-    found = [opened(part, arena, copy=copy) for part in parcel.parts]
+    pickled = TensorPickle(*parts)
+    arena = SharedBuffer(pickled.size)
+    pickled.fill(arena)
+    found = [opened(part, arena, copy=copy) for part in pickled.parts]
     return found[0] if len(found) == 1 else found
 
 
@@ -66,13 +66,13 @@ def test_what_is_not_contiguous(value):
 
 @given(st.lists(st.tuples(st.sampled_from(DTYPES), st.lists(st.integers(0, 4), max_size=3)), max_size=8))
 def test_places_are_aligned_and_do_not_overlap(kinds):
-    parcel = TensorPickle([torch.zeros(shape, dtype=dtype) for dtype, shape in kinds])
+    pickled = TensorPickle([torch.zeros(shape, dtype=dtype) for dtype, shape in kinds])
     end = 0
-    for tensor, (offset, *_) in parcel.tensors:
+    for tensor, (offset, *_) in pickled.tensors:
         assert offset % ALIGN == 0
         assert offset >= end
         end = offset + tensor.numel() * tensor.element_size()
-    assert parcel.size >= end
+    assert pickled.size >= end
 
 
 def test_small_things_and_several_parts():
@@ -87,8 +87,8 @@ def test_small_things_and_several_parts():
     "array", [np.arange(6).reshape(2, 3), np.arange(6.0)[::2], np.zeros((0, 2), np.int32), np.array([True, False])]
 )
 def test_arrays_of_numbers_lie_there_too(array):
-    parcel = TensorPickle(array)
-    assert parcel.size >= array.nbytes
+    pickled = TensorPickle(array)
+    assert pickled.size >= array.nbytes
     found = there_and_back([array, array])[1]
     assert found.dtype == array.dtype
     assert found.tolist() == array.tolist()
@@ -101,8 +101,8 @@ def test_other_arrays_are_pickled():
 def test_a_large_pickle_lies_there_too_and_a_small_one_is_sent():
     """A worker is started while the one before it has not read a byte: nothing large may wait in the socket."""
     large, small = list(range(INLINE)), "small"
-    parcel = TensorPickle(large, small)
-    assert len(pickle.dumps(parcel.parts)) < 1000
+    pickled = TensorPickle(large, small)
+    assert len(pickle.dumps(pickled.parts)) < 1000
     assert there_and_back(large, small) == [large, small]
 
 
@@ -122,10 +122,10 @@ def test_a_network_keeps_its_parameters():
 
 
 def test_copied_or_in_place():
-    parcel = TensorPickle({"x": torch.zeros(3)})
-    arena = SharedBuffer(parcel.size)
-    parcel.fill(arena)
-    live, copied = opened(parcel.parts[0], arena)["x"], opened(parcel.parts[0], arena, copy=True)["x"]
+    pickled = TensorPickle({"x": torch.zeros(3)})
+    arena = SharedBuffer(pickled.size)
+    pickled.fill(arena)
+    live, copied = opened(pickled.parts[0], arena)["x"], opened(pickled.parts[0], arena, copy=True)["x"]
     again = TensorPickle({"x": torch.ones(3)})
     again.fill(arena)
     assert live.tolist() == [1.0, 1.0, 1.0]
@@ -134,10 +134,10 @@ def test_copied_or_in_place():
 
 def test_a_moving_tensor_lives_in_the_arena_from_then_on():
     moving, staying = torch.arange(4.0), torch.arange(4.0)
-    parcel = TensorPickle([moving, staying])
-    arena = SharedBuffer(parcel.size)
-    parcel.fill(arena, moving={id(moving)})
-    ours, theirs = opened(parcel.parts[0], arena)
+    pickled = TensorPickle([moving, staying])
+    arena = SharedBuffer(pickled.size)
+    pickled.fill(arena, moving={id(moving)})
+    ours, theirs = opened(pickled.parts[0], arena)
     moving += 10
     staying += 10
     assert ours.tolist() == moving.tolist() == [10.0, 11.0, 12.0, 13.0]
@@ -192,9 +192,9 @@ def test_what_was_made_in_the_room_is_not_copied_and_not_written_over():
     arena = SharedBuffer(1000)
     room = BufferAllocator(arena)
     made = [room(torch.zeros(shape)).fill_(n) for n, shape in enumerate([(2, 3), (0,), (5,)])]
-    parcel = TensorPickle({"made": made, "else": torch.full((3,), 9.0)}, room=room)
-    parcel.fill(arena)
-    found = opened(parcel.parts[0], arena)
+    pickled = TensorPickle({"made": made, "else": torch.full((3,), 9.0)}, room=room)
+    pickled.fill(arena)
+    found = opened(pickled.parts[0], arena)
     assert [t.data_ptr() for t in found["made"]] == [t.data_ptr() for t in made]
     assert [t.tolist() for t in found["made"]] == [[[0.0] * 3] * 2, [], [2.0] * 5]
     assert found["else"].tolist() == [9.0] * 3
@@ -204,11 +204,11 @@ def test_a_room_that_is_full_gives_other_memory():
     arena = SharedBuffer(ALIGN)
     room = BufferAllocator(arena)
     made = [room(torch.zeros(4)).fill_(n) for n in range(20)]
-    parcel = TensorPickle(made, room=room)
-    assert parcel.size > arena.size
-    larger = SharedBuffer(parcel.size)
-    parcel.fill(larger)
-    assert [t[0].item() for t in opened(parcel.parts[0], larger)] == list(range(20))
+    pickled = TensorPickle(made, room=room)
+    assert pickled.size > arena.size
+    larger = SharedBuffer(pickled.size)
+    pickled.fill(larger)
+    assert [t[0].item() for t in opened(pickled.parts[0], larger)] == list(range(20))
 
 
 def test_channels_stay_last():
