@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Result:
-    """What a run has to say. ``summary`` is result.json; ``records`` are the evaluated rounds."""
+    """The outcome of a run. ``summary`` is result.json; ``records`` are the evaluated rounds."""
 
     status: Literal["finished", "skipped", "planned"]
     path: Path

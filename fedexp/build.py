@@ -21,7 +21,7 @@ from fedexp.client.messages import Local
 from fedexp.client.network import add_modules, layout_of, tensors
 from fedexp.client.optim import OptimizerFactory, configured, misfits
 from fedexp.config import targets
-from fedexp.config.compose import Config, checked, federation, run_id, title
+from fedexp.config.compose import Config, checked, federation, run_id
 from fedexp.config.settings import Every
 from fedexp.core.algorithm import Algorithm
 from fedexp.core.component import Component
@@ -32,7 +32,7 @@ from fedexp.data.federated import FederatedData
 from fedexp.data.source import Loaded, Samples, Source, identified
 from fedexp.display import Display
 from fedexp.engine import Engine
-from fedexp.errors import ConfigError, FedexpError, PartitionError, PlanError
+from fedexp.errors import ConfigError, PartitionError, PlanError
 from fedexp.evaluate.protocol import EvaluationProtocol
 from fedexp.evaluate.tester import BatchSpans, batch_size
 from fedexp.execute.base import Blueprint, Say, quiet
@@ -89,7 +89,7 @@ class Experiment:
             executor=make(config["executor"], blueprint=blueprint, say=display.note),
             network=ServerNetwork(self.net, first_device(config["loop"]["accelerator"])),
             public=self.public,
-            tests=BatchSpans(len(test.y), batch_size(test.x[0].numel())),
+            test_spans=BatchSpans(len(test.y), batch_size(test.x[0].numel())),
             sampler=_sampler(config),
             mishaps=ClientDropouts(config["seed"], **config["mishaps"]),
             weighting=config["weighting"],
@@ -135,7 +135,7 @@ def build(config: Config, stage: Say = quiet) -> Experiment:
     loaded = _pool(loaded, config["pool"])
     splits: list[ClientSplit] = []
     try:
-        loaded, splits = _deal(config, loaded)
+        loaded, splits = _partitioned(config, loaded)
     except PartitionError as error:
         problems.append(f"partition: {error}")
     try:
@@ -152,7 +152,7 @@ def build(config: Config, stage: Say = quiet) -> Experiment:
     if problems:
         raise ConfigError("\n".join(problems))
     room = Capacity.of(Path(config["out"]))
-    footprint = StorageEstimate.of(_load(config, algorithm, loaded, public), config["store"], room)
+    footprint = StorageEstimate.of(_demand(config, algorithm, loaded, public), config["store"], room)
     unlike_paper = list(_unlike_the_paper(algorithm, config["weighting"], protocol))
     notes = [
         *unlike_paper, *_centralized(config), *_nothing_to_measure(algorithm, splits),
@@ -254,7 +254,7 @@ def _pool(loaded: Loaded, pool: str) -> Loaded:
     return replace(loaded, train=train, owners=owners, test_owners=None)
 
 
-def _deal(config: Config, loaded: Loaded) -> tuple[Loaded, list[ClientSplit]]:
+def _partitioned(config: Config, loaded: Loaded) -> tuple[Loaded, list[ClientSplit]]:
     partition = make(config["partition"])
     seed = config["seed"] if partition.seed is None else partition.seed
     splits = split(
@@ -310,8 +310,8 @@ def _facts(config: Config, loaded: Loaded, net: SplitModel, data: FederatedData)
     )
 
 
-def _load(config: Config, algorithm: Algorithm, loaded: Loaded, public: Samples | None) -> Demand:
-    """What the run will carry."""
+def _demand(config: Config, algorithm: Algorithm, loaded: Loaded, public: Samples | None) -> Demand:
+    """The memory and disk that the run needs."""
     held = [loaded.train, loaded.test, *([] if public is None else [public])]
     clients, fraction = federation(config)
     cohort = cohort_size(clients, fraction)
@@ -373,6 +373,3 @@ def _after_the_last_round(
             f"evaluate: clients fine-tuned after the last round: {more - again:,}, each for "
             f"evaluate.finetune_epochs={epochs:g}."
         )
-
-
-__all__ = ["Experiment", "FedexpError", "build", "make", "title"]

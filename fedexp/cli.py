@@ -25,10 +25,10 @@ from rich.console import Console
 
 from fedexp import sweep
 from fedexp.config import targets
-from fedexp.config.arguments import VERSION, taken_apart
+from fedexp.config.arguments import VERSION, parse_arguments
 from fedexp.config.compose import Config, composed, composed_hydra, composing, conf_dir, plain, run_path
 from fedexp.config.help import help_text
-from fedexp.config.hydra_loader import BASE, Sources, lent, loader, search_packages
+from fedexp.config.hydra_loader import BASE, Sources, loader, search_packages, use_loader
 from fedexp.config.hydra_settings import PLAN_DIR
 from fedexp.display.prefixed import prefixed
 from fedexp.errors import ConfigError, FedexpError
@@ -84,7 +84,7 @@ def main() -> None:
 
 def _help(arguments: Sequence[str]) -> int:
     """Prints the help, with the values that the arguments give; of what is swept over, with the default."""
-    given = taken_apart(arguments)
+    given = parse_arguments(arguments)
     lines = [str(o.input_line) for o in parsed(given.overrides) if not o.is_sweep_override()]
     open_console(highlight=False, markup=False, soft_wrap=True).print(help_text(lines, given.sources))
     return 0
@@ -118,7 +118,7 @@ def _launch(checked: Checked | None) -> int:
     search_packages()
     start = hydra.main(version_base=BASE, config_path=str(sources.conf), config_name=sources.name)(job)
     try:
-        with lent(loader(sources), tried=checked.sweep is not None) if checked else nullcontext():
+        with use_loader(loader(sources), tried=checked.sweep is not None) if checked else nullcontext():
             start()
     except SystemExit as end:  # of a run, or because a launcher has failed: what is on file shall be shown
         return end.code if isinstance(end.code, int) else int(end.code is not None)
@@ -196,7 +196,7 @@ def check(arguments: list[str]) -> Checked | None:
 
     Of a sweep, every job is composed and its parts are tried. None if Hydra is to answer.
     """
-    given = taken_apart(arguments)
+    given = parse_arguments(arguments)
     if given.completion:
         return None
     overrides = parsed(given.overrides)

@@ -70,7 +70,7 @@ class Engine:
     algorithm: Algorithm
     executor: Executor
     network: ServerNetwork
-    tests: BatchSpans
+    test_spans: BatchSpans
     sampler: UniformSampler
     mishaps: ClientDropouts
     weighting: Weighting
@@ -112,14 +112,14 @@ class Engine:
         except CheckpointError:  # another checkpoint with damaged slots would push out one that is whole
             raise
         except BaseException:
-            self._save()
+            self._save_checkpoint()
             raise
         return self.records
 
     def play(self, until: int) -> None:
         """Plays so many rounds in all, each whole or not at all."""
         self._since = time.perf_counter()
-        self._keep()
+        self._mark_committed()
         rounds = range(self.progress.state.round, until)
         try:
             if self.protocol.asks_clients(self.algorithm):
@@ -229,7 +229,7 @@ class Engine:
 
     def server_tests(self) -> list[Task]:
         """The tasks of testing the server's model; none if the method has no model to test."""
-        spans = self.tests(self.executor.workers) if self.algorithm.global_view else ()
+        spans = self.test_spans(self.executor.workers) if self.algorithm.global_view else ()
         return [MeasureServer(i, span=span) for i, span in enumerate(spans)]
 
     def pooled(self, answers: Iterable[TaskResult]) -> Score | None:
@@ -249,9 +249,9 @@ class Engine:
         now = time.perf_counter()
         self._clock({"elapsed": now - self._since})
         self._since = now
-        self._keep()
+        self._mark_committed()
         if (work.round + 1) % self.every.checkpoint == 0 or work.round + 1 == self.rounds:
-            self._save()
+            self._save_checkpoint()
 
     def _write_rows(self, work: Work) -> None:
         with self.timed("write"):
@@ -290,14 +290,14 @@ class Engine:
     def _is_best(self, score: Score) -> bool:
         return all(score.accuracy > r["aggregation"]["accuracy"] for r in self.records)
 
-    def _keep(self) -> None:
+    def _mark_committed(self) -> None:
         """From now on this is what an error falls back on."""
         with signals.defer_signals():  # all of it, or the slots would be those of another round than the model
             self.progress.store.commit()
             self.progress.written = self.rundir.marks
             self._kept = replace(self.progress)
 
-    def _save(self) -> None:
+    def _save_checkpoint(self) -> None:
         """Keeps the last complete round; also when the run is about to stop on an error."""
         with self.timed("write"):
             self.rundir.sync()

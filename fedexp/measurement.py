@@ -44,7 +44,7 @@ class Measurement:
         return {client: float(row[column]) for client, row in rows if row.get(column) not in (None, "")}
 
     def test_clients(self, clients: Iterable[int], *, personal: bool = True) -> dict[int, Score]:
-        """Tests clients' personal models as they stand, or the models they receive; who has no test set is absent."""
+        """Tests clients' personal models, or the models they receive; those without a test set are absent."""
         state = self._engine.progress.state
         jobs = (Job(state.round, client, *self._engine.own(client)) for client in clients)
         tasks = (Measure(index, (job,), personal=personal) for index, job in enumerate(jobs))
@@ -66,7 +66,7 @@ class Measurement:
     def finetune(self, epochs: float) -> dict[int, ClientResult]:
         """What all clients measure after plain training of the best server model.
 
-        The executor's workers are those of plain training from then on.
+        The executor's workers are those of plain training from then on. Learning rates are those of the first round.
         """
         plain, best = self._engine.plain, self._engine.progress.best
         if plain is None:
@@ -91,7 +91,7 @@ class Measurement:
     def _train(
         self, what: str, clients: Sequence[int], broadcast: Message, job: Callable[[int], Job]
     ) -> dict[int, ClientResult]:
-        """What training these clients would measure, by client, who fails included. ``what`` names it to the user."""
+        """What training these clients would measure, failures included. ``what`` names it to the user."""
         engine = self._engine
         engine.display.after(what, self._in_rounds(clients), len(clients), sum(engine.samples[c] for c in clients))
         order = largest_first(clients, self.algorithm.facts.counts)
@@ -99,7 +99,7 @@ class Measurement:
         return {r.client: r for r in self._results(engine.executor.map(tasks, broadcast), shown=True)}
 
     def _results(self, answers: Iterable[TaskResult], *, shown: bool = False) -> list[ClientResult]:
-        """The results of answers, by client. Who is left out is said."""
+        """The results of answers, by client. The user is told of clients that are left out."""
         results = []
         for result in (result for answer in answers for result in answer.results):
             if shown:

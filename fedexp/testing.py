@@ -125,7 +125,7 @@ def trial(
     blueprint = Blueprint(made, data, components, facts, loop, optimizer, local, faults)
     engine = Engine(
         algorithm=algorithm, executor=executor(blueprint), network=ServerNetwork(made), public=public,
-        tests=BatchByBatch(len(data.test.y), 15), sampler=UniformSampler(0, CLIENTS, fraction), mishaps=mishaps,
+        test_spans=BatchByBatch(len(data.test.y), 15), sampler=UniformSampler(0, CLIENTS, fraction), mishaps=mishaps,
         weighting=weighting, rounds=rounds, every=Every(1, 1),
         protocol=MapProtocol(), rundir=RunDir(folder), checkpoint=Checkpoint(folder / "checkpoint", "trial", hold=hold),
         tracker=NoTracker(), display=SilentDisplay(),

@@ -37,3 +37,12 @@ def test_files_and_folders_that_contributors_are_sent_to_are_there():
     named = re.findall(r"`((?:fedexp|conf|tests|\.github)/[\w./-]*)`", TEXT)
     assert len(named) > 5
     assert [name for name in named if not (ROOT / name).exists()] == []
+
+
+def test_files_and_folders_that_the_architecture_names_are_there():
+    text = (ROOT / ".github" / "ARCHITECTURE.md").read_text()
+    named = [name for name in re.findall(r"`((?:fedexp|conf|tests)/[\w./<>-]*)`", text) if "<" not in name]
+    assert len(named) > 10
+    assert [name for name in named if not (ROOT / name).exists()] == []
+    folders = {name.rpartition("/")[0] for name in re.findall(r"`((?:fedexp|conf)/[\w./]*)<", text)}
+    assert [name for name in folders if name and not (ROOT / name).is_dir()] == []

@@ -38,7 +38,7 @@ def check_terms(job: Job, terms: Mapping[str, float]) -> None:
 
 
 def check_slots(job: Job, slots: Private) -> None:
-    """What a client keeps would make it fail in every later round."""
+    """Refuses a private slot that is not finite: the client would fail in every later round."""
     if lost := [name for name, tree in slots.items() if not is_finite(tree)]:
         raise ClientError(f"{where(job)}: its slot {lost[0]!r} has a value that is not finite. {ADVICE}")
 
@@ -103,9 +103,9 @@ class attribute_errors:  # noqa: N801 - to be read as a clause; not a generator,
 
 @contextmanager
 def time_limit(seconds: float | None, job: Job) -> Iterator[None]:
-    """Raises a ClientError in the block when it takes longer; None is no limit.
+    """Raises a ClientError when the block exceeds the limit; None is no limit.
 
-    And again every second, in case that one was lost: Python prints what is raised in a destructor, and goes on.
+    The alarm repeats every second, because an exception that is raised in a destructor is discarded.
     """
     if seconds is None:
         yield

@@ -17,7 +17,9 @@ class LogitPipeline:
         self._classifier = classifier
         self._head = algorithm.active(phase, "head")
         self._logits = algorithm.active(phase, "logits")
-        self._everywhere = [(k, c) for k, c in self._logits if "*" in c.during]
+        self._network_head, self._network_logits = (
+            [(k, c) for k, c in acting if "*" in c.during] for acting in (self._head, self._logits)
+        )
 
     def __call__(self, step: Step) -> Tensor:
         """Logits for the features of a step."""
@@ -36,11 +38,11 @@ class LogitPipeline:
         other = copy.copy(step)
         other.h = h
         z: Tensor | None = None
-        for key, component in self._head:
+        for key, component in self._network_head:
             z = component.head(h, other.for_component(key))
         if z is None:
             z = step.frame.net.classifier(h)
-        for key, component in self._everywhere:
+        for key, component in self._network_logits:
             z = component.logits(z, other.for_component(key))
         step.for_component(turn)
         return z

@@ -71,7 +71,7 @@ class TrainerLoop:
 
 
 class _Trainer(lightning.Trainer):
-    """A Trainer without what it does around every fit and a client of a few steps would feel.
+    """A Trainer without the work around every fit that slows down clients of a few steps.
 
     The network is on its device already and stays there; signals belong to the run, not to one of its thousand fits;
     there is no sanity check whose random numbers would have to be kept apart.
@@ -149,7 +149,7 @@ def _device(accelerator: str, number: int) -> int | list[int]:
 
 
 def _quieten() -> None:
-    """Lightning speaks at every fit; we speak once a round."""
+    """Silences what Lightning logs at every fit."""
     for name in ("lightning.pytorch", "lightning.fabric", "lightning"):
         logging.getLogger(name).setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", module="lightning")

@@ -56,7 +56,7 @@ class ClientResult:
     terms: dict[str, float] = field(default_factory=dict)  # mean loss terms, "phase/term"
     numbers: dict[str, float] = field(default_factory=dict)  # recorded by components, "component.name"
     seconds: dict[str, float] = field(default_factory=dict)
-    before: Score | None = None  # the downloaded model
+    before: Score | None = None  # the model as received, after ``start``
     personal_before: Score | None = None  # the personal model before training; None if that is the downloaded one
     after: Score | None = None  # the personal model
     unadapted: Score | None = None  # the same without the phases for the test; None if there are none

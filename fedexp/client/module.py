@@ -34,7 +34,7 @@ class Meter:
         """Clients done, with the share of the running one."""
         return self._memory[self._place]
 
-    def reset(self, clients: int = 0) -> None:
+    def set_done(self, clients: int = 0) -> None:
         """So many clients of the task are done."""
         self._memory[self._place] = clients
 

@@ -46,7 +46,7 @@ CPU = torch.device("cpu")
 
 @dataclass(frozen=True)
 class ClientSession:
-    """A client at its place: what it received, what it keeps, how components see both."""
+    """A client during a job: what it starts from, what it keeps, how components see both."""
 
     round: int
     received: Tree
@@ -113,11 +113,11 @@ class Worker:
                 results.append(replace(self._limited(job, self.work), uplink={}, private={}))
             except ClientError as error:
                 results.append(ClientResult(job.client, error=str(error)))
-        self.meter.reset()
+        self.meter.set_done()
         return tuple(results)
 
     def test(self, jobs: Sequence[Job], *, personal: bool = True) -> tuple[ClientResult, ...]:
-        """Tests some clients' personal models as they stand, or the models they receive, without training."""
+        """Tests some clients' personal models, or the models they receive, without a round; test phases run before."""
         return tuple(self._guarded(job, lambda j: self.test_client(j, personal=personal)) for job in jobs)
 
     def work(self, job: Job) -> ClientResult:
@@ -132,7 +132,7 @@ class Worker:
         return replace(result, uplink={n: snapshot(t) for n, t in result.uplink.items()})
 
     def test_client(self, job: Job, *, personal: bool = True) -> ClientResult:
-        """Tests a client's personal model as it stands, or the model it receives, without training."""
+        """Tests a client's personal model, or the model it receives, without a round; test phases run before."""
         session = self._open(job)
         return ClientResult(job.client, **self._scores_after(job, session, session.received, personal=personal))
 
@@ -151,12 +151,12 @@ class Worker:
         fold = Fold.empty(self.algorithm)
         results: list[ClientResult] = []
         for number, job in enumerate(jobs):
-            self.meter.reset(number)
+            self.meter.set_done(number)
             result = self._guarded(job, work)
             if result.error is None:
                 fold.feed(job.client, result.uplink, job.weight, self.allocate)
             results.append(replace(result, uplink={}))
-        self.meter.reset()
+        self.meter.set_done()
         return tuple(results), fold
 
     def _guarded(self, job: Job, work: Callable[[Job], ClientResult]) -> ClientResult:

@@ -38,7 +38,7 @@ class Arguments:
     completion: bool = False
 
 
-def taken_apart(arguments: Sequence[str]) -> Arguments:
+def parse_arguments(arguments: Sequence[str]) -> Arguments:
     """Reads a command line as Hydra does.
 
     Raises:

@@ -315,7 +315,7 @@ def _loader(sources: Sources, _: frozenset[tuple[Path, int]]) -> Loader:
 
 
 @contextmanager
-def lent(own: Loader, *, tried: bool) -> Iterator[None]:
+def use_loader(own: Loader, *, tried: bool) -> Iterator[None]:
     """In the block, Hydra's start uses this loader, and does not compose all jobs beforehand if that was tried."""
     with ExitStack() as undo:
         undo.callback(setattr, hydra_main, "ConfigLoaderImpl", ConfigLoaderImpl)

@@ -1,7 +1,7 @@
 """The component: one idea from one paper, as a few overridden seams.
 
 A component is a frozen dataclass of hyper-parameters. It holds no state: what must be remembered is declared with
-``slots`` and handed back by ``finish`` and ``serve``. FedAvg has no component at all.
+``slots``, and handed back by ``finish`` and ``serve`` or given to ``remember``. FedAvg has no component at all.
 """
 
 from __future__ import annotations

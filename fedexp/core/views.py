@@ -1,4 +1,4 @@
-"""What a component is shown. All of it is read only.
+"""What a component is shown. Tensors and slots are read only.
 
 ``mine`` are the component's own slots by name, ``of(key)`` those of a component it needs.
 """
@@ -94,7 +94,7 @@ class Frame(Bound):
     rng_path: tuple[int | str, ...]
     net: SplitModel  # live; that of other weights while ``Step.forward`` runs them
     frozen: Callable[[Tree], SplitModel]  # a copy of the network with other weights, in evaluation mode
-    classify: Callable[[Tensor, Step], Tensor] = field(init=False)  # set by who has the phase's pipeline of logits
+    classify: Callable[[Tensor, Step], Tensor] = field(init=False)  # set by the owner of the phase's logit pipeline
     gradient: Callable[[Tree, Batch, Step], Tree] | None = None  # at other weights; only while gradients are edited
     cache: dict[tuple[str, str], Any] = field(default_factory=dict)
     remembered: dict[str, Tree] = field(default_factory=dict)  # "component.slot"

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from fedexp.config.arguments import taken_apart
+from fedexp.config.arguments import parse_arguments
 from fedexp.config.compose import Config, composed, federation
 from fedexp.errors import ConfigError, FedexpError
 from fedexp.partition.base import ClientSplit, Scene, digest
@@ -41,7 +41,7 @@ def _show(argv: Sequence[str], console: Console) -> None:
     parser.add_argument("--save", metavar="FILE", help="save the partition as .json or .npz, for partition=file")
     own, rest = parser.read_known(argv)
     png, save = _file("png", own.png, (".png",)), _file("save", own.save, SUFFIXES)
-    given = taken_apart(rest)
+    given = parse_arguments(rest)
     config = composed(["algo=fedavg", *given.overrides], given.sources)  # no method matters here
     from fedexp.build import build  # torch, which a misspelt setting need not wait for
 

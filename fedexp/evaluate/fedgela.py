@@ -32,7 +32,7 @@ class FedGelaProtocol(EvaluationProtocol):
     keeps_best: ClassVar[bool] = True
 
     def asks_clients(self, algorithm: Algorithm) -> bool:
-        """For those that have not taken part yet."""
+        """Clients that have not taken part yet are tested after each round."""
         return algorithm.personalizes
 
     def tests_clients_globally(self, algorithm: Algorithm) -> bool:

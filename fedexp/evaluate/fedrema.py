@@ -23,7 +23,7 @@ class FedRemaProtocol(EvaluationProtocol):
     name: ClassVar[str] = "fedrema"
 
     def asks_clients(self, algorithm: Algorithm) -> bool:  # noqa: ARG002
-        """Their models are what the server sends next."""
+        """Clients are tested with what the server would send next."""
         return True
 
     def personal(self, run: Federation, results: Mapping[int, ClientResult]) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from fedexp.evaluate.tester import Score
 
 
 class Federation(Protocol):
-    """A run as a protocol sees it. Whatever is measured through it, the run goes on as if it had not been."""
+    """A run as a protocol sees it. Nothing that is measured through it is kept; ``finetune`` must come last."""
 
     @property
     def algorithm(self) -> Algorithm:
@@ -39,7 +39,10 @@ class Federation(Protocol):
         ...
 
     def test_clients(self, clients: Iterable[int], *, personal: bool = True) -> dict[int, Score]:
-        """Tests clients' personal models as they stand, or the models they receive; who has no test set is absent."""
+        """Tests clients' personal models, or the models they receive; those without a test set are absent.
+
+        They do not train, except in the method's test phases.
+        """
         ...
 
     def train_once_more(self, clients: Sequence[int]) -> dict[int, ClientResult]:
@@ -96,7 +99,7 @@ class EvaluationProtocol(ABC):
         return None
 
     def final_settings(self, clients: int) -> dict[str, float]:
-        """What is to be measured after the last round: a finished run measured otherwise is not finished."""
+        """What is to be measured after the last round. A finished run with other values may need another pass."""
         return {"window": self.window, "all_clients": self.count_final(clients)}
 
     def conclude(self, run: Federation) -> dict[str, dict[str, Any]]:

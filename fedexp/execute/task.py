@@ -69,7 +69,7 @@ class Visit(Task):
 
 @dataclass(frozen=True)
 class Measure(Task):
-    """A test of some clients' personal models as they stand, or of the models they receive."""
+    """A test of some clients' personal models, or of the models they receive, without a round."""
 
     personal: bool = True
 

@@ -1,4 +1,4 @@
-"""What a run writes down of each round: a row of clients.csv for every client, and a record of evaluated rounds."""
+"""The rows of clients.csv: what every client measured in a round."""
 
 from __future__ import annotations
 

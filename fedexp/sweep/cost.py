@@ -218,7 +218,7 @@ def _server_test(engine: Engine) -> float:
     """Seconds of a test of the server's model, by those of one batch."""
     if not engine.algorithm.global_view:
         return 0.0
-    samples, batch = engine.tests.samples, min(engine.tests.batch, engine.tests.samples)
+    samples, batch = engine.test_spans.samples, min(engine.test_spans.batch, engine.test_spans.samples)
     best = math.inf
     for _ in range(3):  # the first is slow
         (answer,) = engine.executor.map([MeasureServer(0, span=(0, batch))], engine.progress.state.message)

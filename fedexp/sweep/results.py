@@ -31,6 +31,7 @@ SHOWN: dict[str, dict[str, str]] = {
         "all_clients": "all\nclients",
         "worst_decile": "worst\ndecile",
         "before": "before",
+        "personal_before": "personal\nbefore",
         "PA": "PA",
     },
 }
@@ -40,12 +41,16 @@ EXPLAINED = {
     "all_clients": "all clients: each, or as many as evaluate.all_clients says, trained and tested once more after the "
     "last round.",
     "worst_decile": "worst decile: the worst tenth of a round's clients, mean of the last rounds.",
-    "before": "before: clients' accuracy with the model they have before local training, mean of the last rounds.",
+    "before": "before: clients' accuracy with the model they receive, before local training, mean of the last rounds.",
+    "personal_before": "personal before: the same with the personal model that they have by then.",
 }
 # The numbers of the CSVs.
 METRICS = (
     *(f"aggregation.{key}" for key in ("last", "best", "mean", "std", "GA")),
-    *(f"personalization.{key}" for key in ("last", "best", "mean", "std", "before", "worst_decile", "all_clients")),
+    *(
+        f"personalization.{key}"
+        for key in ("last", "best", "mean", "std", "before", "personal_before", "worst_decile", "all_clients")
+    ),
     *(f"personalization.all_clients_detail.{key}" for key in ("before", "worst_decile", "std", "owned")),
     "personalization.PA",
 )

@@ -1,4 +1,4 @@
-"""Lightning without its luggage: half of its import time goes into packages that a federated run never uses.
+"""A fast import of Lightning: half of its import time goes into packages that a federated run never uses.
 
 Lightning imports torchmetrics, which imports torchvision and scipy, and torch's compiler, only to know the names of
 their classes. In processes that are ours alone (the command line and workers) they get placeholders for these names

@@ -12,7 +12,7 @@ from fedexp.core.record import Record
 
 @dataclass(frozen=True)
 class RunCard:
-    """Who a run is."""
+    """Identifies a run to a tracker."""
 
     run: str  # short hash of the result-relevant config
     name: str  # the group it belongs to: a sweep, a table of a paper

@@ -55,7 +55,7 @@ class Cluster:
         """Waits for both workers."""
         while not all(handle.ready for handle in self.executor.handles):
             for handle in self.executor.wait():
-                hand.take()
+                handle.take()
 
     def close(self) -> None:
         self.executor.close()
@@ -197,7 +197,7 @@ from tests.integration.test_ray import RayExecutor, addresses, blueprint
 executor = RayExecutor(blueprint(), workers=2)
 while not all(handle.ready for handle in executor.handles):
     for handle in executor.wait():
-        hand.take()
+        handle.take()
 for found in addresses(Process()):
     print(*found)
 executor.close()

@@ -81,27 +81,27 @@ class Desk(Pool[Paper]):
         self.handles = [self.start_worker(n) for n in range(workers)]
 
     def start_worker(self, number):
-        hand = Paper(number)
+        handle = Paper(number)
         handle.ready = self._draw is None or self._draw(st.booleans())
-        return hand
+        return handle
 
     def announce(self, broadcast): ...
 
-    def sync(self, hand):
-        if hand.gone:
+    def sync(self, handle):
+        if handle.gone:
             raise WorkerDied
-        hand.synced = handle.ready
+        handle.synced = handle.ready
 
     def wait(self, *, patient=True):
         busy = [h for h in self.handles if h.tasks or not h.ready]
         if not busy or not (patient or self._draw(st.booleans())):
             assert not patient  # it would wait for ever
             return []
-        hand = self._draw(st.sampled_from(busy))
+        handle = self._draw(st.sampled_from(busy))
         if self.lost < MAX_WORKERS_LOST and self._draw(st.booleans()):
-            hand.gone = True
+            handle.gone = True
             self.lost += 1
-        return [hand]
+        return [handle]
 
 
 @given(st.integers(1, 5), st.integers(0, 25), st.data())
@@ -141,9 +141,9 @@ class Halved(Desk):
         super().__init__(2, None)
 
     def start_worker(self, number):
-        hand = Paper(number)
+        handle = Paper(number)
         handle.ready = number == 0
-        return hand
+        return handle
 
     def wait(self, *, patient=True):
         one, other = self.handles

@@ -82,7 +82,7 @@ def test_stopped_anywhere_it_ends_with_the_same_numbers(tmp_path, hold, handlers
     quiet, counting = begun("quiet"), Signal(0)
     counting.run(quiet)
     points = range(1, len(counting.lines) + 1)
-    critical = [p for p in points if counting.lines[p - 1] in ("_keep", "commit")]
+    critical = [p for p in points if counting.lines[p - 1] in ("_mark_committed", "commit")]
     drawn = random.Random(derive(0, "stops")).sample(points, POINTS)  # noqa: S311
     for point in {*critical[: len(critical) // 2], *drawn}:  # of the first of two rounds
         with pytest.raises(signals.Stopped):

@@ -128,7 +128,7 @@ def test_overlapping_rounds_give_the_numbers_of_rounds_in_order(tmp_path):
         return engine.digests(), engine.records, files
 
     def in_order(engine):
-        engine._keep()
+        engine._mark_committed()
         for t in range(5):
             engine.round(t)
 

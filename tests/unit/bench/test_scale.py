@@ -52,7 +52,7 @@ def test_a_round_leaves_only_its_record(configured, tmp_path):
     tensors = []
     for t in range(5):
         engine.play(t + 1)
-        engine._save()
+        engine._save_checkpoint()
         tensors.append(living()[1])
     assert len(set(tensors[1:])) == 1
     assert not engine.ledger._rows
