@@ -26,6 +26,14 @@ hypothesis.settings.load_profile("fedexp")
 
 def pytest_addoption(parser):
     parser.addoption("--regold", action="store_true", help="write the golden files anew")
+    parser.addoption("--slow", action="store_true", help="also run what is marked slow")
+
+
+def pytest_collection_modifyitems(config, items):
+    if not config.getoption("--slow"):
+        slow = [item for item in items if item.get_closest_marker("slow")]
+        config.hook.pytest_deselected(items=slow)
+        items[:] = [item for item in items if not item.get_closest_marker("slow")]
 
 
 @pytest.fixture(autouse=True)

@@ -1,6 +1,7 @@
 """Every network of conf/model through two rounds of the algorithms of conf/algo; both are found by glob.
 
-Every network meets every algorithm; large ones with an eighth of their channels, and one algorithm as they are.
+Every network meets every algorithm with --slow, and a sample of them without; large ones with an eighth of their
+channels, and one algorithm as they are.
 A method may refuse a network; nothing here knows which, so that a new file in conf/ needs no edit.
 The clients are the awkward ones: a single sample, a single class, and a single sample to be tested on.
 """
@@ -121,7 +122,13 @@ def subject(name, *, whole=False):
 
 NAMES = choices_of("model")
 LARGE_ONES = [name for name in NAMES if facts_of(name)[2] >= LARGE]
-PAIRS = [(name, algo) for name in NAMES for algo in choices_of("algo")]
+SAMPLED = 5  # networks that each algorithm meets without --slow, other ones from algorithm to algorithm
+STEP = max(len(NAMES) // SAMPLED, 1)
+PAIRS = [
+    pytest.param(name, algo, marks=[] if (i + j) % STEP == 0 else pytest.mark.slow)
+    for j, algo in enumerate(choices_of("algo"))
+    for i, name in enumerate(NAMES)
+]
 
 
 # ---------------------------------------------------------------- rounds

@@ -235,7 +235,6 @@ def test_what_is_misspelt_is_answered(arguments, hint, capsys):
     assert hint in capsys.readouterr().err
 
 
-@pytest.mark.slow
 def test_command_prints_ratios_and_writes_them(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     out = tmp_path / "out.json"

@@ -149,7 +149,6 @@ def test_writers_that_do_not_fit_are_refused(qmnist, tmp_path):
         mnist(root, tmp_path / "nothing.npz").load()
 
 
-@pytest.mark.slow
 @pytest.mark.skipif("FEDEXP_WRITERS" not in os.environ, reason="FEDEXP_WRITERS names no table of MNIST's writers")
 def test_the_real_writers_of_mnist():
     root = Path(os.environ["FEDEXP_DATA"])

@@ -275,7 +275,6 @@ def test_a_data_sets_network_is_its_usual_one_unless_another_is_asked_for(name):
     assert composed(["algo=fedavg", f"data={name}", "model=mlpnet"])["choices"]["model"] == "mlpnet"
 
 
-@pytest.mark.slow
 @pytest.mark.skipif("FEDEXP_DATA" not in os.environ, reason="FEDEXP_DATA names no folder with the real data sets")
 @pytest.mark.parametrize("name", [n for n in CATALOG if CATALOG[n].places])
 def test_the_real_data_sets_load(name, tmp_path):
