@@ -34,8 +34,8 @@ class NormalisedAveraging(Component):
     Deviations: ``shrink: true`` is the authors' code, which MAP's has inherited. With momentum and its proximal term it
     divides by a_k + τ_k and multiplies by Σ p_k τ_k, so that the server's step is 0.14 of FedAvg's after 20 local steps
     and 0.10 after 130. The proximal term itself, whose weight is 1e-3 there, is left out; it hardly changes these
-    numbers. Running statistics go through the rule there. What is uploaded is w_t + 1024 d_k and not a model, so methods
-    that look at the models of single clients at the server are refused beside it.
+    numbers. Running statistics go through the rule there. What is uploaded is w_t + 1024 d_k and not a model, so
+    methods that look at the models of single clients at the server are refused beside it.
     """
 
     needs_sgd: ClassVar[bool] = True
