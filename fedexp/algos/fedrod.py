@@ -62,7 +62,8 @@ class TwoHeads(Component):
         if info is None:
             return z
         if step.phase == "eval":
-            return z + step.module("head")(step.h)
+            personal: Tensor = step.module("head")(step.h)
+            return z + personal
         return z if self.power == 0 else z + step.once("balance", lambda: self._balance(info))
 
     def _balance(self, info: Info) -> Tensor:
