@@ -31,8 +31,9 @@ class PrivateExpert(Component):
     Deviations: the paper perturbs the gradients of w for privacy; combine with ``noise`` (algo=fedrs_noise) for that.
     Neither MAP nor FedRS, nor any public code, says what v and gate are. Here v has the network's architecture and
     begins as the initial model, so that in the very first round w and v stay alike; the gate sees the features of w,
-    through which it sends no gradient, and begins with zeros, a = 1/2. The mixture is of probabilities, so its logarithms are what other components see as logits: put a
-    restricted softmax before this component, where it acts on z_w.
+    through which it sends no gradient, and begins with zeros, a = 1/2. The mixture is of probabilities, so its
+    logarithms are what other components see as logits: put a restricted softmax before this component, where it acts
+    on z_w.
     """
 
     during: tuple[str, ...] = ("local", "eval")
