@@ -29,8 +29,8 @@ class DynamicRegularizer(Component):
 
     The same drift is that of FedDC (Gao et al., CVPR 2022), which has SCAFFOLD's control beside it: ``algo=feddc``.
 
-    ``release: mean``: mean(w_k), the sent model without the shift r, is tested and saved, as in the authors' code; it
-    is the one that the paper's theorems are about. ``release: sent``: the model that Alg. 1 sends.
+    ``release: mean``: mean(w_k), the sent model without the shift r, is tested and saved, as in the authors' code.
+    ``release: sent``: the shifted model, which Alg. 1 calls the server's.
 
     Deviations: ``by_samples: true`` is the authors' alpha / (n_k / mean n). They have no momentum; here the run's stays
     (``optim.momentum=0``), and alpha from 0.1 on may diverge with 0.9. ``local.clip`` limits the pull too; theirs does

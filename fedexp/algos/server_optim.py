@@ -23,8 +23,8 @@ class ServerMomentum(Component):
     (FedAvgM): v ← beta · v + Δ with Δ the mean of w_k - w_t, then w ← w + lr · v. It begins at v = 0, and stays at the
     server: what is sent is FedAvg's, and there is one global model. Running statistics are the clients' mean.
 
-    Deviations: the paper has no ``lr`` (it is 1); that of MAP's public code, where FedOpt is SGD with momentum at the
-    server, is 0.01 to 0.3, which makes up for the gain 1/(1 - beta) of the momentum.
+    Deviations: MAP's public code, where FedOpt is torch's SGD with momentum at the server, has an ``lr`` of 0.01 to
+    0.3, which makes up for the gain 1/(1 - beta) of the momentum; 1 is the rule without a factor.
     """
 
     lr: Positive = 1.0
