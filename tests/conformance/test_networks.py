@@ -7,9 +7,10 @@ The clients are the awkward ones: a single sample, a single class, and a single 
 
 from __future__ import annotations
 
+import copy
 import re
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 
 import numpy as np
@@ -20,11 +21,12 @@ from omegaconf import OmegaConf
 from fedexp.build import make
 from fedexp.client.loops import FabricLoop, TrainerLoop
 from fedexp.client.messages import ClientResult, Job, Local
-from fedexp.client.network import layout_of, tensors
+from fedexp.client.network import add_modules, layout_of, tensors
 from fedexp.client.optim import Sgd
 from fedexp.client.worker import Worker
 from fedexp.config.compose import choices_of, composed, conf_dir
 from fedexp.core.algorithm import Algorithm
+from fedexp.core.component import overrides
 from fedexp.core.seeding import seeded
 from fedexp.core.state import ServerState, Tree, digest, nbytes, snapshot
 from fedexp.core.views import Facts
@@ -56,8 +58,12 @@ class Subject:
     facts: Facts
 
     def worker(self, algo: str, loop: type[FabricLoop | TrainerLoop] = FabricLoop) -> Worker:
-        algorithm = Algorithm.compile(components(algo), self.facts)
-        return Worker(self.net, self.data, algorithm, loop(), Sgd(lr=0.01), Local(epochs=1, batch_size=4, clip=10.0))
+        own, net, facts = components(algo), self.net, self.facts
+        if any(overrides(component, "modules") for component in own.values()):
+            net = add_modules(copy.deepcopy(net), own, 0, CLASSES)
+            facts = replace(facts, layout=layout_of(net), initial=snapshot(tensors(net)))
+        algorithm = Algorithm.compile(own, facts)
+        return Worker(net, self.data, algorithm, loop(), Sgd(lr=0.01), Local(epochs=1, batch_size=4, clip=10.0))
 
 
 @cache
@@ -166,7 +172,7 @@ def a_round(worker: Worker, cohort: list[int]) -> tuple[ServerState, dict[int, C
     weights = cohort_weights(algorithm, "samples", cohort)
     fold = folded(algorithm, weights, {c: r.uplink for c, r in results.items()})
     after = advance(algorithm, state, weights, fold, ServerNetwork(worker.net), public=worker.data.test).state
-    check_alike(after.model, algorithm.facts.initial)
+    check_alike(after.model, state.model)
     if algorithm.global_view:
         assert sum(s.n for s in worker.test_server(after.message, (0, CLASSES))) == CLASSES
     return after, results

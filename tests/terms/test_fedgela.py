@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -11,7 +13,13 @@ from fedexp.algos.fedgela import EquiangularHead, LocalAdaptation, frame
 from fedexp.algos.inherited import InheritedPrivateModel
 from fedexp.client.network import load
 from fedexp.client.optim import Sgd
+from fedexp.core.seeding import seeded
 from fedexp.errors import ConfigError, PlanError
+from fedexp.models.lenet import lenet
+from fedexp.models.mlp import mlpnet
+from fedexp.models.resnet import resnet
+from fedexp.models.split import check_network
+from fedexp.models.tfcnn import tfcnn
 from fedexp.testing import CLASSES, play, tiny_net, trial_after
 from tests.helpers import Recorder, array, jobs_of, opened, played, round_of, step, tiny, work
 
@@ -46,7 +54,9 @@ def test_frame_comes_from_the_seed_and_is_never_sent():
     assert not torch.equal(frames[0], frames[2])
     plan = tiny("algo=fedgela").plan.content
     assert set(plan["messages"]["down"]) == set(plan["messages"]["up"]) == {"model"}
-    assert plan["parameters"]["shared"] == plan["parameters"]["features"]
+    assert plan["parameters"]["shared"] == plan["parameters"]["features"] + 16 * 16 + 16  # and the projection
+    linear = tiny("algo=fedgela", "algo.etf.projection=false", "model.final_relu=false").plan.content["parameters"]
+    assert linear["shared"] == linear["features"]
 
 
 def test_a_narrow_network_is_refused():
@@ -58,12 +68,53 @@ def test_a_narrow_network_is_refused():
         trial_after({"etf": EquiangularHead(during=("local",))}, rounds=0)
 
 
+# ---------------------------------------------------------------- the projection
+def test_features_behind_a_relu_are_refused_without_a_projection():
+    with pytest.raises(ConfigError, match=r"^algo\.etf\.projection=false needs .* end in a ReLU .*projection=true"):
+        tiny("algo=fedge", "algo.etf.projection=false")
+    tiny("algo=fedge", "algo.etf.projection=false", "model.final_relu=false")
+    tiny("algo=fedge")
+
+
+@pytest.mark.parametrize(
+    ("network", "signed"),
+    [
+        (mlpnet, False),
+        (partial(mlpnet, final_relu=False), True),
+        (lenet, False),
+        (tfcnn, False),  # pooling behind a ReLU
+        (partial(resnet, blocks=(1, 1, 1)), False),  # pooling behind a block that ends in one
+        (partial(resnet, blocks=(1, 1, 1), hidden=32), True),
+    ],
+)
+def test_whether_features_can_be_negative_is_found_by_trying(network, signed):
+    rng = torch.Generator().manual_seed(0)
+    with seeded(0, "network"):
+        net = network((1, 28, 28), 10)
+    check_network(net, torch.randn(2, 1, 28, 28, generator=rng), 10)
+    assert net.signed is signed
+
+
+def test_the_projection_is_trained_sent_and_part_of_every_answer():
+    recorder = Recorder()
+    with opened({**GELA, "r": recorder}, fraction=1.0) as engine:
+        before = {n: v.clone() for n, v in engine.progress.state.model.items() if "projection" in n}
+        after = {n: v for n, v in round_of(engine).model.items() if "projection" in n}
+    assert len(before) == 2
+    assert all(not torch.equal(before[n], after[n]) for n in before)
+    sizes = np.array([r.info.n for r in recorder.rounds], dtype=float)
+    for name, value in after.items():
+        ends = np.stack([array(r.ends["local"][name]) for r in recorder.rounds])
+        mean = np.tensordot(sizes / sizes.sum(), ends, 1)
+        np.testing.assert_allclose(array(value), mean, rtol=1e-4, atol=1e-6)
+
+
 # ---------------------------------------------------------------- logits
 def logits(h, m, *, counts=None, la=None, phase="local", slots=None, etf=None):
     y = torch.zeros(len(h), dtype=torch.int64)
     views = {"etf": {"frame": {"value": m}}, "la": slots or {}}
     turn = step(h, y, counts=counts, slots=views, phase=phase, n_classes=len(m))
-    z = (etf or EquiangularHead(energy=900.0, feature_energy=4.0)).head(h, turn.for_component("etf"))
+    z = (etf or EquiangularHead(energy=900.0, feature_energy=4.0, projection=False)).head(h, turn.for_component("etf"))
     return z if la is None else la.logits(z, turn.for_component("la"))
 
 
@@ -166,14 +217,17 @@ def test_server_and_clients_are_tested_with_their_own_head():
         result = work(engine, 1)
         data = engine.executor._worker.data
     net = tiny_net()
-    load(net, state.model)
-    unit = F.normalize(net.features(data.test.x))
+
+    def unit_features(weights, x):
+        load(net, {n: v for n, v in weights.items() if not n.startswith("beside")})
+        return F.normalize(F.linear(net.features(x), *(v for n, v in weights.items() if n.startswith("beside"))))
+
+    unit = unit_features(state.model, data.test.x)
     right = ((unit @ frame_of(engine).T).argmax(1) == data.test.y).float().mean().item()
     assert record["aggregation"]["accuracy"] == pytest.approx(right)
-    load(net, recorder.rounds[0].last)
     own = data.own_test(1)
     phi = CLASSES * data.info(1).share
-    z = 10 * phi * (F.normalize(net.features(own.x)) @ frame_of(engine).T)
+    z = 10 * phi * (unit_features(recorder.rounds[0].last, own.x) @ frame_of(engine).T)
     assert sum(result.after.correct) == int((z.argmax(1) == own.y).sum())
     assert result.after.loss == pytest.approx(F.cross_entropy(z, own.y, reduction="sum").item(), rel=1e-4)
 
