@@ -113,14 +113,22 @@ class LocalAdaptation(Component):
     With a trained classifier instead of a frame it is the paper's "LA only" (table 4): class vectors are averaged as
     they are, without Φ. That needs a classifier without bias.
 
-    Deviations: ``softmax: all`` keeps missing classes in the softmax, with their logit 0, as the public code does;
-    ``owned`` leaves them out while training, as eq. 5 is printed. Then nothing pulls the features of a class towards
-    its own vector once the client's other classes are beaten. The test has all classes either way. ``exp`` and
-    ``sqrt`` need the clients' class counts on the server, ``identity`` does not.
+    ``softmax: owned`` leaves missing classes out of the training softmax, as eq. 5 is printed. ``all`` keeps them, with
+    their logit 0, as the public code does: it pulls the features of a class towards its own vector even when the
+    client's other classes are beaten. The test has all classes either way. Mean ± standard deviation over seeds 0, 1
+    and 2 of ``algo=fedgela weighting=samples evaluate=fedgela algo.la.softmax=all,owned`` on the digits:
+
+    - default partition: GA 95.6 ± 1.1 (all), 95.7 ± 0.7 (owned); PA 97.3 ± 0.6, 97.5 ± 0.3.
+    - ``partition.max_classes=2 model.final_relu=false algo.etf.projection=false``: GA 49.9 ± 20.3, 55.1 ± 25.7; PA
+      98.5, 96.6, and in each seed higher with ``all``.
+
+    Nothing speaks against the paper's text for the server's model; ``all`` serves clients of two classes better.
+
+    Deviations: ``exp`` and ``sqrt`` need the clients' class counts on the server, ``identity`` does not.
     """
 
     quantity: Literal["identity", "exp", "sqrt"] = "identity"
-    softmax: Literal["all", "owned"] = "all"
+    softmax: Literal["owned", "all"] = "owned"
     during: tuple[str, ...] = ("*",)
 
     paper: ClassVar[Paper | None] = Paper("FedGELA", weighting="samples", evaluate="fedgela")

@@ -23,6 +23,7 @@ from fedexp.models.tfcnn import tfcnn
 from fedexp.testing import CLASSES, play, tiny_net, trial_after
 from tests.helpers import Recorder, array, jobs_of, opened, played, round_of, step, tiny, work
 
+ALL = LocalAdaptation(softmax="all")
 GELA = {"etf": EquiangularHead(energy=100.0), "la": LocalAdaptation()}
 
 
@@ -125,7 +126,7 @@ def test_logits_written_out():
     unit = array(h) / np.linalg.norm(array(h), axis=1, keepdims=True)
     plain = 60 * unit @ array(m).T
     phi = 4 * np.array(counts) / 10
-    la = LocalAdaptation()
+    la = ALL
     np.testing.assert_allclose(array(logits(h, m)), plain, rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(array(logits(h, m, counts=counts)), plain, rtol=1e-4, atol=1e-4)
     for phase in ("local", "eval"):
@@ -140,7 +141,7 @@ def test_softmax_over_owned_classes_is_eq_5():
     counts = [6, 0, 0, 4]
     y = torch.tensor([0, 3, 0, 0, 3, 0])
     z = logits(h, m, counts=counts, la=LocalAdaptation(softmax="owned"))
-    everything = array(logits(h, m, counts=counts, la=LocalAdaptation()))[:, [0, 3]]
+    everything = array(logits(h, m, counts=counts, la=ALL))[:, [0, 3]]
     p = np.exp(everything) / np.exp(everything).sum(1, keepdims=True)
     written = -np.log(p[np.arange(6), (y == 3).int().numpy()]).mean()
     assert F.cross_entropy(z, y).item() == pytest.approx(written, rel=1e-4, abs=1e-6)
@@ -151,7 +152,7 @@ def test_softmax_over_owned_classes_is_eq_5():
 @pytest.mark.parametrize(("quantity", "q"), [("exp", np.exp), ("sqrt", np.sqrt)])
 def test_quantities_have_mean_one_over_the_federation(quantity, q):
     """Φ_kc = Q(x_kc)/norm_c with Σ_k p_k Φ_kc = 1 (table 6); the norms come from the server."""
-    with opened({"la": LocalAdaptation(quantity=quantity)}) as engine:
+    with opened({"la": LocalAdaptation(quantity=quantity, softmax="all")}) as engine:
         counts = array(engine.algorithm.facts.counts)
         (job,) = jobs_of(engine, [0])
     norms = job.downlink["la.norms"]
@@ -162,7 +163,7 @@ def test_quantities_have_mean_one_over_the_federation(quantity, q):
     phi = []
     for k, row in enumerate(counts):
         turn = step(ones, torch.zeros(1, dtype=torch.int64), counts=row.tolist(), slots={"la": {"norms": norms}})
-        phi.append(array(LocalAdaptation(quantity=quantity).logits(ones, turn.for_component("la")))[0])
+        phi.append(array(LocalAdaptation(quantity=quantity, softmax="all").logits(ones, turn.for_component("la")))[0])
         np.testing.assert_allclose(phi[-1], q(x[k]) / array(norms["value"]), rtol=1e-5)
     np.testing.assert_allclose((p[:, None] * np.array(phi)).sum(0), 1, rtol=1e-5)
 
@@ -172,7 +173,7 @@ def test_identity_shares_nothing_and_averages_to_one_when_classes_are_balanced()
     table = [[6, 0, 2, 2], [0, 6, 3, 1], [1, 1, 2, 4]]
     p = np.sum(table, 1) / np.sum(table)
     ones, y = torch.ones(1, 4), torch.zeros(1, dtype=torch.int64)
-    phi = [array(LocalAdaptation().logits(ones, step(ones, y, counts=row)))[0] for row in table]
+    phi = [array(ALL.logits(ones, step(ones, y, counts=row)))[0] for row in table]
     np.testing.assert_allclose((p[:, None] * np.array(phi)).sum(0), 4 * np.sum(table, 0) / np.sum(table), rtol=1e-6)
 
 
@@ -193,9 +194,10 @@ def test_the_classifier_never_moves(components):
 
 
 def test_all_phi_one_is_fedge(monkeypatch):
-    adapted = play(GELA)
+    every_class = {**GELA, "la": ALL}
+    adapted = play(every_class)
     monkeypatch.setattr(LocalAdaptation, "_phi", lambda self, share, step: torch.ones_like(share))
-    ours, plain = play(GELA), play({"etf": GELA["etf"]})
+    ours, plain = play(every_class), play({"etf": GELA["etf"]})
     assert ours.digests() == plain.digests()
     assert [r["aggregation"] for r in ours.records] == [r["aggregation"] for r in plain.records]
     assert [r["personalization"] for r in ours.records] == [r["personalization"] for r in plain.records]
@@ -237,7 +239,7 @@ def test_la_alone_trains_and_averages_the_classifier_unscaled():
     h = torch.randn(5, 3, dtype=torch.float64)
     w = torch.randn(4, 3, dtype=torch.float64, requires_grad=True)
     y, counts = torch.tensor([0, 1, 0, 0, 1]), [3, 2, 0, 0]
-    z = LocalAdaptation().logits(h @ w.T, step(h, y, counts=counts))
+    z = ALL.logits(h @ w.T, step(h, y, counts=counts))
     (given,) = torch.autograd.grad(F.cross_entropy(z, y), w)
     phi = 4 * np.float32([0.6, 0.4, 0, 0]).astype(float)
     e = np.exp(array(h @ w.T) * phi)
@@ -299,7 +301,10 @@ def test_what_cannot_be_combined_is_refused():
 
 
 def test_from_its_files(tmp_path):
-    assert list(tiny("algo=fedgela").algorithm.components) == ["etf", "la"]
+    parts = tiny("algo=fedgela").algorithm.components
+    assert list(parts) == ["etf", "la"]
+    assert parts["la"] == LocalAdaptation()  # the file and the class agree
+    assert parts["la"].softmax == "owned"  # eq. 5
     engine = played(tmp_path, "algo=fedgela", "algo.etf.energy=25", "partition=classes", "evaluate=fedgela")
     assert {"aggregation", "personalization"} <= set(engine.records[-1])
     assert engine.algorithm.personal  # PA is read off while training, not after fine-tuning
