@@ -143,10 +143,10 @@ def test_two_trainings_that_differ_by_a_rounding_error_end_alike():
         with torch.no_grad():
             net[0].weight += nudge * torch.randn(32, 6, generator=rng, dtype=torch.float64)
         sgd = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9)
-        mr = ManifoldReshape(inter=0.0)
+        mr = ManifoldReshape(intra=1 / 32**2, inter=0.0, form="paper")
         for index in range(60):
             x, y = batch((16, 16), 6, seed=index)
-            loss = mr.loss(step(net(x.detach() / 6), y))["intra"] / mr.intra / 32**2
+            loss = mr.loss(step(net(x.detach() / 6), y))["intra"]
             sgd.zero_grad()
             loss.backward()
             sgd.step()
