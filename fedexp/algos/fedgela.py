@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedexp.core.component import Component, Paper, Phase
 from fedexp.core.ranges import Positive
 from fedexp.core.state import Init, Slot, Tree
 from fedexp.core.views import Facts, Step
+from fedexp.errors import PlanError
+from fedexp.models.split import SplitModel
 
 NEVER = -1e30  # a logit whose probability is exactly zero; finite, so that differences of it are numbers
 
@@ -27,21 +29,35 @@ class EquiangularHead(Component):
     drawn from the run's seed on every side; features are scaled to the length √feature_energy. Alone it is FedGE, with
     ``LocalAdaptation`` it is FedGELA. Clients are tested with the features they trained.
 
-    ``energy`` is the paper's E_W. Its fig. 4 finds "10e3 to 10e6" better than FedAvg; the choice per data set is not
-    printed. The default is the lower end. Gradients grow with √energy, so set ``local.clip`` (public code: 20) for
-    more, or go below (the public code's default amounts to 25). The last layer of the features should be linear, as in
-    the paper: after a ReLU no feature can point along a class vector.
+    ``energy`` is the paper's E_W. Its sect. 5.3 and fig. 4 find "10e3 to 10e6" better than FedAvg, which read literally
+    is 1e4 to 1e7; it is read as 1e3 to 1e6 here, and the default is the lower end. The choice per data set is not
+    printed. Gradients grow with √energy, so set ``local.clip`` (public code: 20) for more, or go below (the public
+    code's default amounts to 25).
+
+    ``projection`` puts a linear layer between the network's features and the frame, trained, sent and averaged with
+    them: the "one FC layer" behind the paper's ResNet18 (sect. 5.1). After a ReLU no feature can point along a class
+    vector, so a network that ends in one is refused without it. On the digits (``algo=fedgela algo.la.softmax=all
+    weighting=samples``, last round, seeds 0, 1 and 2) the server's model had 91.7 ± 5.9 % behind the ReLU, 95.1 ± 1.1 %
+    behind the projection; FedAvg has 94.4 ± 1.0 %. A network that ends in a linear layer
+    (model=resnet18_fc, model.final_relu=false) is the paper's without it. Other components see the network's features.
 
     Deviations: the public code normalises features by batch normalisation, and divides logits by a temperature, which
-    it calls 1/E_W, so that E_W stands there for what is √E_W here; the paper is followed.
+    it calls 1/E_W, so that E_W stands there for what is √E_W here; the paper is followed. It has two layers behind the
+    ResNet18, with a ReLU between them.
     """
 
     energy: Positive = 1e3
     feature_energy: Positive = 1.0
+    projection: bool = True
     during: tuple[str, ...] = ("*",)
 
     paper: ClassVar[Paper | None] = Paper("FedGELA", weighting="samples", evaluate="fedgela")
     personal: ClassVar[bool] = True
+
+    @property
+    def shared_modules(self) -> tuple[str, ...]:
+        """The projection travels."""
+        return ("projection",) if self.projection else ()
 
     def problems(self, facts: Facts) -> Iterable[str]:
         """The frame must fit, and it is the classifier of every phase and of the test."""
@@ -52,6 +68,22 @@ class EquiangularHead(Component):
             )
         if "*" not in self.during:
             yield f"during must be ['*'], not {list(self.during)}: nothing else has learnt to classify"
+
+    def modules(self, net: SplitModel, n_classes: int) -> Mapping[str, nn.Module]:
+        """The projection, as wide as the features.
+
+        Raises:
+            PlanError: If there is none, and the network's features are never negative.
+        """
+        if self.projection:
+            return {"projection": nn.Linear(net.feature_dim, net.feature_dim)}
+        if net.signed is False:
+            raise PlanError(
+                "algo.etf.projection=false needs features that can point along every class vector; those of this "
+                "network end in a ReLU and are never negative. Set algo.etf.projection=true, or take a network that "
+                "ends in a linear layer (model.final_relu=false for mlpnet and lenet, model=resnet18_fc)."
+            )
+        return {}
 
     def slots(self) -> Sequence[Slot]:
         """The frame."""
@@ -67,6 +99,8 @@ class EquiangularHead(Component):
 
     def head(self, h: Tensor, step: Step) -> Tensor:
         """√(E_W E_H) · cosine of the feature with each class vector."""
+        if self.projection:
+            h = step.module("projection")(h)
         return math.sqrt(self.energy * self.feature_energy) * F.normalize(h) @ step.mine["frame"]["value"].T
 
 
@@ -81,14 +115,22 @@ class LocalAdaptation(Component):
     With a trained classifier instead of a frame it is the paper's "LA only" (table 4): class vectors are averaged as
     they are, without Φ. That needs a classifier without bias.
 
-    Deviations: ``softmax: all`` keeps missing classes in the softmax, with their logit 0, as the public code does;
-    ``owned`` leaves them out while training, as eq. 5 is printed. Then nothing pulls the features of a class towards
-    its own vector once the client's other classes are beaten. The test has all classes either way. ``exp`` and
-    ``sqrt`` need the clients' class counts on the server, ``identity`` does not.
+    ``softmax: owned`` leaves missing classes out of the training softmax, as eq. 5 is printed. ``all`` keeps them, with
+    their logit 0, as the public code does: it pulls the features of a class towards its own vector even when the
+    client's other classes are beaten. The test has all classes either way. Mean ± standard deviation over seeds 0, 1
+    and 2 of ``algo=fedgela weighting=samples evaluate=fedgela algo.la.softmax=all,owned`` on the digits:
+
+    - default partition: GA 95.6 ± 1.1 (all), 95.7 ± 0.7 (owned); PA 97.3 ± 0.6, 97.5 ± 0.3.
+    - ``partition.max_classes=2 model.final_relu=false algo.etf.projection=false``: GA 49.9 ± 20.3, 55.1 ± 25.7; PA
+      98.5, 96.6, and in each seed higher with ``all``.
+
+    Nothing speaks against the paper's text for the server's model; ``all`` serves clients of two classes better.
+
+    Deviations: ``exp`` and ``sqrt`` need the clients' class counts on the server, ``identity`` does not.
     """
 
     quantity: Literal["identity", "exp", "sqrt"] = "identity"
-    softmax: Literal["all", "owned"] = "all"
+    softmax: Literal["owned", "all"] = "owned"
     during: tuple[str, ...] = ("*",)
 
     paper: ClassVar[Paper | None] = Paper("FedGELA", weighting="samples", evaluate="fedgela")

@@ -25,9 +25,14 @@ class ManifoldReshape(Component):
     class's prototype than to its own: max(‖z - g_y‖ - ‖z - g_j‖, 0), averaged over the batch's samples of a class, then
     over pairs of classes. Classes without prototype are left out; before the first prototypes there is no margin.
 
-    ``form: code``: the public code's intra loss, the squared off-diagonal entries of the unscaled XᵀX, averaged over
-    d(d - 1), summed over classes, divided by the samples. ``form: paper``: eq. 3, the mean over classes of ‖M‖²_F. A
-    class term of the first is (n - 1)²/(d(d - 1)) · (‖M‖²_F - d), so ``intra`` does not carry over.
+    ``form: paper``: eq. 3, the mean over classes of ‖M‖²_F. ``form: code``: the public code's intra loss, the squared
+    off-diagonal entries of the unscaled XᵀX, averaged over d(d - 1), summed over classes, divided by the samples. A
+    class term of it is (n - 1)²/(d(d - 1)) · (‖M‖²_F - d), so ``intra`` does not carry over: for batches of 128 the
+    same pull needs one that is 4,000 (two classes, d = 512) to 38,000 times larger (ten classes, d = 640).
+
+    ``eps`` is added to the variances. The public code has 1e-8: a dimension that is nearly constant within a class, as
+    many are behind a ReLU, is then magnified by up to 10,000, and so is its gradient, until rounding errors decide the
+    training. 0.01 bounds both by 10.
 
     ``negatives: all``: j is any class that has a prototype. ``negatives: observed``: j is a class of the client, as
     eq. 4 is printed; that leaves out the missing classes, which the prototypes are to stand for.
@@ -35,17 +40,17 @@ class ManifoldReshape(Component):
     ``lite``: this many random samples of the batch, drawn anew at each step, enter the margin (FedMR Lite).
 
     Deviations: statistics are those of the batch, as in the public code, not of the client's whole class; classes with
-    fewer than two samples in it have no intra loss. Neither ``intra`` nor ``inter`` is printed in the paper; the public
-    code has intra = 0.01 and no margin at all. The paper does not say what Lite draws from. At ‖z - g‖ = 0 the
-    gradient of the norm is zero.
+    fewer than two samples in it have no intra loss. ``eps`` is in no equation of the paper. Neither ``intra`` nor
+    ``inter`` is printed there; the public code has intra = 0.01 and no margin at all. The paper does not say what Lite
+    draws from. At ‖z - g‖ = 0 the gradient of the norm is zero.
     """
 
-    intra: NotNegative = 0.01
-    inter: NotNegative = 0.1
-    form: Literal["code", "paper"] = "code"
+    intra: NotNegative = 1e-5
+    inter: NotNegative = 0.01
+    form: Literal["paper", "code"] = "paper"
     negatives: Literal["all", "observed"] = "all"
     lite: Count | None = None
-    eps: Positive = 1e-8
+    eps: Positive = 1e-2
 
     paper: ClassVar[Paper | None] = Paper("FedMR", weighting="samples", evaluate="map")
     terms: ClassVar[tuple[str, ...]] = ("intra", "inter")

@@ -12,52 +12,79 @@ from torch import Tensor
 
 from fedexp.core.component import Component, Paper
 from fedexp.core.ranges import Count, NotNegative, Positive, Share, ShareAbove0
-from fedexp.core.state import Out, Tree, Upload, axpy, global_norm, per_class, sub
+from fedexp.core.state import Out, Slot, Tree, Upload, axpy, global_norm, per_class, sub
 from fedexp.core.views import Facts, LocalRound, ServerRound, Step
-from fedexp.data.federated import Info
+from fedexp.errors import PlanError
 
 
 @dataclass(frozen=True, kw_only=True)
 class RestrictedSoftmax(Component):
     """Damps the logits of classes that a client has not observed, in its training loss only.
 
-    Li and Zhan, FedRS, KDD 2021, sect. 4.2: p_c ∝ exp(a_c · w_c·h) with a_c = 1 for observed classes and ``alpha`` for
-    missing ones. The test uses plain logits. Modes:
+    Li and Zhan, FedRS, KDD 2021, sect. 4.3, eq. 8: p_c ∝ exp(a_c · w_c·h) with a_c = 1 for observed classes and
+    ``alpha`` for missing ones. The test uses plain logits. The plan shows the factors of each client. Modes:
 
     ``indicator``: the rule above.
     ``count_max``: a_c = alpha + (1 - alpha) · n_c / max n, the form of the authors' public code.
     ``count_sum``: a_c = n_c / Σ n, the rule for complete classes as MAP (sect. 5.4) prints it. It shrinks all logits
     by about the number of classes.
 
+    A classifier's bias is not in eq. 8. ``bias: kept``: it is added unscaled, a_c w_c·h + b_c. ``scaled``: a_c times
+    the whole logit (fluke). ``dropped``: a_c w_c·h, no bias while training (the authors' public code). It is that of
+    the classifier's last layer; where another component replaces or rescales the classifier, logits are scaled whole.
+
+    Others of this name: fluke counts classes with at most two samples as missing (``min_count: 3``, ``bias: scaled``);
+    the authors' public code, and its copies for long-tailed data, have ``mode: count_max`` with ``bias: dropped``.
+
     Deviations: the authors' public code uses ``count_max`` everywhere, and before July 2022 it applied the rule again
-    at every step, so that the factors drifted to 1; here the factors are made once per phase. A class counts as
-    observed from ``min_count`` training samples on (FedRS: 20 on Shakespeare, 2 on FEMNIST); samples of a class below
-    that stay in the training set.
+    at every step, so that the factors drifted to 1; here the factors are made once. A class counts as observed from
+    ``min_count`` training samples on (FedRS: 20 on Shakespeare, 2 on FEMNIST); samples of a class below that stay in
+    the training set.
     """
 
     alpha: Share = 0.5
     mode: Literal["indicator", "count_max", "count_sum"] = "indicator"
     min_count: Count = 1
+    bias: Literal["kept", "scaled", "dropped"] = "kept"
 
     paper: ClassVar[Paper | None] = Paper("FedRS", weighting="uniform", evaluate="map")
+
+    def slots(self) -> Sequence[Slot]:
+        """The factors [clients, classes]."""
+        return (Slot("factors", "constant", lambda init: {"value": self._factors(init.counts)}),)
 
     def logits(self, z: Tensor, step: Step) -> Tensor:
         """Scales the logits; the gradient of a missing class's row is scaled with them."""
         info = step.info
-        return z if info is None else z * step.once("factors", lambda: self._factors(info))
+        if info is None:
+            return z
+        factors = step.once("factors", lambda: step.mine["factors"]["value"][info.client])
+        if self.bias == "scaled" or not step.once("biased", lambda: self._biased(step)):
+            return z * factors
+        *_, bias = step.frame.net.classifier.parameters()
+        return z * factors + bias * ((1 - factors) if self.bias == "kept" else -factors)
 
-    def _factors(self, info: Info) -> Tensor:
-        """The factor a_c of each class."""
-        counts = torch.where(info.counts >= self.min_count, info.counts, 0)
+    def _factors(self, counts: Tensor) -> Tensor:
+        """The factor a_c of each class, for each client."""
+        counts = torch.where(counts >= self.min_count, counts, 0)
         if self.mode == "count_sum":
-            return counts / counts.sum()
+            return counts / counts.sum(1, keepdim=True).clamp(min=1)
         if self.mode == "count_max":
-            return self.alpha + (1 - self.alpha) * counts / counts.max()
+            return self.alpha + (1 - self.alpha) * counts / counts.amax(1, keepdim=True).clamp(min=1)
         return torch.where(counts > 0, 1.0, self.alpha)
+
+    def _biased(self, step: Step) -> bool:
+        """Whether the logits are those of the network's classifier, and its last layer has a bias."""
+        classifier, h = step.frame.net.classifier, step.h.detach()
+        names = [n for n, _ in classifier.named_parameters()]
+        if not names or not names[-1].endswith("bias"):
+            return False
+        with torch.no_grad():
+            return "*" in self.during or torch.equal(step.classify(h), classifier(h))
 
     def neutral(self) -> RestrictedSoftmax:
         """With alpha = 1 the restricted softmax is the softmax."""
-        return replace(self, alpha=1.0, mode="indicator")
+        return replace(self, alpha=1.0, mode="indicator", bias="kept")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,27 +139,42 @@ class GaussianNoise(Component):
 
     FedRS, appendix B: Δ ← Δ · min(1, clip/‖Δ‖₂) over all parameters together, then N(0, sigma²) on every entry. With
     the paper's accounting (sensitivity 2 clip/min_samples) one release is (ε, δ)-private with
-    ε = sqrt(2 ln(1.25/δ)) · sensitivity / sigma.
+    ε = sqrt(2 ln(1.25/δ)) · sensitivity / sigma. The plan also says the ε of all ``rounds`` together, for a client that
+    takes part in each of them: Gaussian releases compose to one with √rounds times the sensitivity, whose ε is exact
+    (Dong, Roth and Su, JRSS-B 2022, cor. 2.13 and 3.3; Balle and Wang, ICML 2018, theorem 8).
 
-    Deviations: the paper rounds its ε = 3.1075 to 3. That sensitivity presumes clipping per sample; clipping the
-    finished update, as described there and done here, guarantees 2 clip only. Neither counts repeated participation.
+    Only parameters of the model are covered. A component that sends anything else is refused when it does so. Running
+    statistics of normalisation layers are sent as they are.
+
+    Deviations: the paper rounds its ε = 3.1075 to 3, and counts one release only. That sensitivity presumes clipping
+    per sample; clipping the finished update, as described there and done here, guarantees 2 clip only. No credit is
+    taken for the drawing of clients.
     """
 
     clip: Positive = 20.0
     sigma: Positive = 0.1
     min_samples: Count = 400
     delta: ShareAbove0 = 0.01
+    rounds: Count = 1
+
+    @property
+    def _sensitivity(self) -> float:
+        """That of the paper."""
+        return 2 * self.clip / self.min_samples
 
     @property
     def epsilon(self) -> float:
         """The paper's ε of one release."""
-        return math.sqrt(2 * math.log(1.25 / self.delta)) * (2 * self.clip / self.min_samples) / self.sigma
+        return math.sqrt(2 * math.log(1.25 / self.delta)) * self._sensitivity / self.sigma
 
     def note(self) -> str:
-        """The privacy statement, as the paper accounts for it."""
+        """The privacy statement, as the paper accounts for it, and what the paper leaves out."""
+        total = composed_epsilon(math.sqrt(self.rounds) * self._sensitivity / self.sigma, self.delta)
         return (
             f"(epsilon, delta) = ({self.epsilon:.4f}, {self.delta:g}) for one release by the accounting of FedRS, "
-            f"appendix B (sensitivity 2·{self.clip:g}/{self.min_samples}); participation in many rounds is not composed"
+            f"appendix B (sensitivity 2·{self.clip:g}/{self.min_samples}, which presumes clipping per sample); "
+            f"({total:.4g}, {self.delta:g}) for a client that takes part in all rounds ({self.rounds}). Running "
+            "statistics of normalisation layers are sent without noise; neither holds for a network that has them"
         )
 
     def uplink(self, weights: Tree, local: LocalRound) -> Tree:
@@ -145,3 +187,29 @@ class GaussianNoise(Component):
             n: v + self.sigma * torch.randn(v.shape, generator=rng, device=v.device, dtype=v.dtype)
             for n, v in clipped.items()
         }
+
+    def serve(self, server: ServerRound) -> None:
+        """Refuses what came without noise."""
+        if others := sorted({*server.reductions, *server.keeping} - {"model"}):
+            raise PlanError(
+                f"component {server.key!r} puts noise on the model only, and {', '.join(others)} came without: "
+                f"nothing is private then. Leave out {server.key!r}, or the component that sends them."
+            )
+
+
+def composed_epsilon(mu: float, delta: float) -> float:
+    """The smallest ε such that Gaussian noise with sensitivity/sigma = ``mu`` is (ε, δ)-private."""
+
+    def log_cdf(x: float) -> float:
+        return float(torch.special.log_ndtr(torch.tensor(x, dtype=torch.float64)))
+
+    def too_small(epsilon: float) -> bool:
+        """Whether Φ(μ/2 - ε/μ) - e^ε Φ(-μ/2 - ε/μ) is more than δ."""
+        first, second = log_cdf(mu / 2 - epsilon / mu), epsilon + log_cdf(-mu / 2 - epsilon / mu)
+        return second < first and first + math.log(-math.expm1(second - first)) > math.log(delta)
+
+    low, high = 0.0, mu * mu / 2 + mu * math.sqrt(2 * math.log(1 / delta))  # that of concentrated privacy: never less
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if too_small(middle) else (low, middle)
+    return high

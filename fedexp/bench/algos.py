@@ -20,7 +20,7 @@ OWN_WORK: Mapping[str, str] = {  # what a method cannot do without, beside FedAv
     "map": "a teacher's forward pass in half of the steps; a private model kept",
     "scaffold": "c - c_k added at each step; c sent both ways, c_k kept; no momentum to update",
     "fedmr": "an n × n product and a margin to 10 prototypes at each step; one forward pass over all samples a round",
-    "fedgela": "no classifier to train or send; features normalised at each step",
+    "fedgela": "a layer before the frame, no classifier; features normalised at each step",
     "fedrema": "cohort × cohort comparison of classifiers on the server; no global test, as there is no global model",
 }
 SETTING = ("loop=fabric", "executor=serial")

@@ -36,6 +36,7 @@ class SplitModel(nn.Module):
         feature_dim: The width of the seam.
     """
 
+    signed: bool | None = None  # whether features can be negative, as ``check_network`` found
     beside: nn.ModuleDict  # only there if a component has modules
 
     def __init__(self, features: nn.Module, classifier: nn.Module, feature_dim: int) -> None:
@@ -94,6 +95,7 @@ def check_network(net: object, samples: Tensor, n_classes: int) -> None:
     for what, made, width in (("features", h, net.feature_dim), ("classifier", z, n_classes)):
         if tuple(made.shape) != (len(samples), width):
             raise ConfigError(f"{what} makes {list(made.shape[1:])} numbers of a sample, and should make [{width}].")
+    net.signed = bool((h < 0).any())
 
 
 def flat_size(body: nn.Module, shape: tuple[int, ...], *, name: str) -> int:

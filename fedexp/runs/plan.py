@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -25,6 +25,8 @@ from fedexp.runs.storage_estimate import StorageEstimate
 from fedexp.server.sampler import cohort_size
 from fedexp.terminal.numbers import human_bytes
 
+SHOWN = 20  # clients in a table
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -43,7 +45,8 @@ class Plan:
 
     def show(self, console: Console) -> None:
         """Prints the plan."""
-        console.print(Group(Text(self.title, style="bold"), *_tables(self.content), _partition_table(self.summary)))
+        tables = [*_tables(self.content), _partition_table(self.summary), *_constant_tables(self.content)]
+        console.print(Group(Text(self.title, style="bold"), *tables))
         for note in self.content["notes"]:
             console.print(f"note: {note}", style="yellow", markup=False, highlight=False)
 
@@ -89,6 +92,7 @@ def describe(
         "feature_dim": net.feature_dim,
         "partition": summary.as_dict(),
         "partition_digest": digest(splits),
+        "constants_by_class": dict(_by_class(algorithm)),
         "data_digest": loaded.digest,
         "unlike_paper": list(unlike_paper),
         "notes": [*notes, *(f"partition: {w}" for w in warnings(summary)), *more_notes],
@@ -155,9 +159,27 @@ def _tables(content: dict[str, Any]) -> list[Table]:
     return [phases, parts, state, numbers]
 
 
-def _partition_table(summary: Summary, most: int = 20) -> Table:
+def _by_class(algorithm: Algorithm) -> Iterator[tuple[str, list[list[float]]]]:
+    """Constants that have a number for each client and class, such as the factors of a softmax: the first clients'."""
+    shape = (algorithm.facts.n_clients, algorithm.facts.n_classes)
+    for name, tree in algorithm.constants.items():
+        if "value" in tree and tuple(tree["value"].shape) == shape:
+            yield name, [[float(f"{v:.4g}") for v in row] for row in tree["value"][:SHOWN].tolist()]
+
+
+def _constant_tables(content: dict[str, Any]) -> Iterator[Table]:
+    for name, rows in content["constants_by_class"].items():
+        clients = content["cohort"]["clients"]
+        more = "" if len(rows) == clients else f" (first {len(rows)} of {clients})"
+        table = Table("client", *map(str, range(len(rows[0]))), title=f"{name}, class × client{more}")
+        for client, row in enumerate(rows):
+            table.add_row(str(client), *(f"{v:g}" for v in row))
+        yield table
+
+
+def _partition_table(summary: Summary) -> Table:
     counts = np.asarray(summary.counts)
-    shown = min(len(counts), most)
+    shown = min(len(counts), SHOWN)
     more = "" if shown == len(counts) else f" (first {shown} of {len(counts)})"
     table = Table("client", "n", *map(str, range(counts.shape[1])), title=f"Training samples, class × client{more}")
     for client, row in enumerate(counts[:shown]):

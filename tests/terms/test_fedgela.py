@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -11,10 +13,17 @@ from fedexp.algos.fedgela import EquiangularHead, LocalAdaptation, frame
 from fedexp.algos.inherited import InheritedPrivateModel
 from fedexp.client.network import load
 from fedexp.client.optim import Sgd
+from fedexp.core.seeding import seeded
 from fedexp.errors import ConfigError, PlanError
+from fedexp.models.lenet import lenet
+from fedexp.models.mlp import mlpnet
+from fedexp.models.resnet import resnet
+from fedexp.models.split import check_network
+from fedexp.models.tfcnn import tfcnn
 from fedexp.testing import CLASSES, play, tiny_net, trial_after
 from tests.helpers import Recorder, array, jobs_of, opened, played, round_of, step, tiny, work
 
+ALL = LocalAdaptation(softmax="all")
 GELA = {"etf": EquiangularHead(energy=100.0), "la": LocalAdaptation()}
 
 
@@ -46,7 +55,9 @@ def test_frame_comes_from_the_seed_and_is_never_sent():
     assert not torch.equal(frames[0], frames[2])
     plan = tiny("algo=fedgela").plan.content
     assert set(plan["messages"]["down"]) == set(plan["messages"]["up"]) == {"model"}
-    assert plan["parameters"]["shared"] == plan["parameters"]["features"]
+    assert plan["parameters"]["shared"] == plan["parameters"]["features"] + 16 * 16 + 16  # and the projection
+    linear = tiny("algo=fedgela", "algo.etf.projection=false", "model.final_relu=false").plan.content["parameters"]
+    assert linear["shared"] == linear["features"]
 
 
 def test_a_narrow_network_is_refused():
@@ -58,12 +69,53 @@ def test_a_narrow_network_is_refused():
         trial_after({"etf": EquiangularHead(during=("local",))}, rounds=0)
 
 
+# ---------------------------------------------------------------- the projection
+def test_features_behind_a_relu_are_refused_without_a_projection():
+    with pytest.raises(ConfigError, match=r"^algo\.etf\.projection=false needs .* end in a ReLU .*projection=true"):
+        tiny("algo=fedge", "algo.etf.projection=false")
+    tiny("algo=fedge", "algo.etf.projection=false", "model.final_relu=false")
+    tiny("algo=fedge")
+
+
+@pytest.mark.parametrize(
+    ("network", "signed"),
+    [
+        (mlpnet, False),
+        (partial(mlpnet, final_relu=False), True),
+        (lenet, False),
+        (tfcnn, False),  # pooling behind a ReLU
+        (partial(resnet, blocks=(1, 1, 1)), False),  # pooling behind a block that ends in one
+        (partial(resnet, blocks=(1, 1, 1), hidden=32), True),
+    ],
+)
+def test_whether_features_can_be_negative_is_found_by_trying(network, signed):
+    rng = torch.Generator().manual_seed(0)
+    with seeded(0, "network"):
+        net = network((1, 28, 28), 10)
+    check_network(net, torch.randn(2, 1, 28, 28, generator=rng), 10)
+    assert net.signed is signed
+
+
+def test_the_projection_is_trained_sent_and_part_of_every_answer():
+    recorder = Recorder()
+    with opened({**GELA, "r": recorder}, fraction=1.0) as engine:
+        before = {n: v.clone() for n, v in engine.progress.state.model.items() if "projection" in n}
+        after = {n: v for n, v in round_of(engine).model.items() if "projection" in n}
+    assert len(before) == 2
+    assert all(not torch.equal(before[n], after[n]) for n in before)
+    sizes = np.array([r.info.n for r in recorder.rounds], dtype=float)
+    for name, value in after.items():
+        ends = np.stack([array(r.ends["local"][name]) for r in recorder.rounds])
+        mean = np.tensordot(sizes / sizes.sum(), ends, 1)
+        np.testing.assert_allclose(array(value), mean, rtol=1e-4, atol=1e-6)
+
+
 # ---------------------------------------------------------------- logits
 def logits(h, m, *, counts=None, la=None, phase="local", slots=None, etf=None):
     y = torch.zeros(len(h), dtype=torch.int64)
     views = {"etf": {"frame": {"value": m}}, "la": slots or {}}
     turn = step(h, y, counts=counts, slots=views, phase=phase, n_classes=len(m))
-    z = (etf or EquiangularHead(energy=900.0, feature_energy=4.0)).head(h, turn.for_component("etf"))
+    z = (etf or EquiangularHead(energy=900.0, feature_energy=4.0, projection=False)).head(h, turn.for_component("etf"))
     return z if la is None else la.logits(z, turn.for_component("la"))
 
 
@@ -74,7 +126,7 @@ def test_logits_written_out():
     unit = array(h) / np.linalg.norm(array(h), axis=1, keepdims=True)
     plain = 60 * unit @ array(m).T
     phi = 4 * np.array(counts) / 10
-    la = LocalAdaptation()
+    la = ALL
     np.testing.assert_allclose(array(logits(h, m)), plain, rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(array(logits(h, m, counts=counts)), plain, rtol=1e-4, atol=1e-4)
     for phase in ("local", "eval"):
@@ -89,7 +141,7 @@ def test_softmax_over_owned_classes_is_eq_5():
     counts = [6, 0, 0, 4]
     y = torch.tensor([0, 3, 0, 0, 3, 0])
     z = logits(h, m, counts=counts, la=LocalAdaptation(softmax="owned"))
-    everything = array(logits(h, m, counts=counts, la=LocalAdaptation()))[:, [0, 3]]
+    everything = array(logits(h, m, counts=counts, la=ALL))[:, [0, 3]]
     p = np.exp(everything) / np.exp(everything).sum(1, keepdims=True)
     written = -np.log(p[np.arange(6), (y == 3).int().numpy()]).mean()
     assert F.cross_entropy(z, y).item() == pytest.approx(written, rel=1e-4, abs=1e-6)
@@ -100,7 +152,7 @@ def test_softmax_over_owned_classes_is_eq_5():
 @pytest.mark.parametrize(("quantity", "q"), [("exp", np.exp), ("sqrt", np.sqrt)])
 def test_quantities_have_mean_one_over_the_federation(quantity, q):
     """Φ_kc = Q(x_kc)/norm_c with Σ_k p_k Φ_kc = 1 (table 6); the norms come from the server."""
-    with opened({"la": LocalAdaptation(quantity=quantity)}) as engine:
+    with opened({"la": LocalAdaptation(quantity=quantity, softmax="all")}) as engine:
         counts = array(engine.algorithm.facts.counts)
         (job,) = jobs_of(engine, [0])
     norms = job.downlink["la.norms"]
@@ -111,7 +163,7 @@ def test_quantities_have_mean_one_over_the_federation(quantity, q):
     phi = []
     for k, row in enumerate(counts):
         turn = step(ones, torch.zeros(1, dtype=torch.int64), counts=row.tolist(), slots={"la": {"norms": norms}})
-        phi.append(array(LocalAdaptation(quantity=quantity).logits(ones, turn.for_component("la")))[0])
+        phi.append(array(LocalAdaptation(quantity=quantity, softmax="all").logits(ones, turn.for_component("la")))[0])
         np.testing.assert_allclose(phi[-1], q(x[k]) / array(norms["value"]), rtol=1e-5)
     np.testing.assert_allclose((p[:, None] * np.array(phi)).sum(0), 1, rtol=1e-5)
 
@@ -121,7 +173,7 @@ def test_identity_shares_nothing_and_averages_to_one_when_classes_are_balanced()
     table = [[6, 0, 2, 2], [0, 6, 3, 1], [1, 1, 2, 4]]
     p = np.sum(table, 1) / np.sum(table)
     ones, y = torch.ones(1, 4), torch.zeros(1, dtype=torch.int64)
-    phi = [array(LocalAdaptation().logits(ones, step(ones, y, counts=row)))[0] for row in table]
+    phi = [array(ALL.logits(ones, step(ones, y, counts=row)))[0] for row in table]
     np.testing.assert_allclose((p[:, None] * np.array(phi)).sum(0), 4 * np.sum(table, 0) / np.sum(table), rtol=1e-6)
 
 
@@ -142,9 +194,10 @@ def test_the_classifier_never_moves(components):
 
 
 def test_all_phi_one_is_fedge(monkeypatch):
-    adapted = play(GELA)
+    every_class = {**GELA, "la": ALL}
+    adapted = play(every_class)
     monkeypatch.setattr(LocalAdaptation, "_phi", lambda self, share, step: torch.ones_like(share))
-    ours, plain = play(GELA), play({"etf": GELA["etf"]})
+    ours, plain = play(every_class), play({"etf": GELA["etf"]})
     assert ours.digests() == plain.digests()
     assert [r["aggregation"] for r in ours.records] == [r["aggregation"] for r in plain.records]
     assert [r["personalization"] for r in ours.records] == [r["personalization"] for r in plain.records]
@@ -166,14 +219,17 @@ def test_server_and_clients_are_tested_with_their_own_head():
         result = work(engine, 1)
         data = engine.executor._worker.data
     net = tiny_net()
-    load(net, state.model)
-    unit = F.normalize(net.features(data.test.x))
+
+    def unit_features(weights, x):
+        load(net, {n: v for n, v in weights.items() if not n.startswith("beside")})
+        return F.normalize(F.linear(net.features(x), *(v for n, v in weights.items() if n.startswith("beside"))))
+
+    unit = unit_features(state.model, data.test.x)
     right = ((unit @ frame_of(engine).T).argmax(1) == data.test.y).float().mean().item()
     assert record["aggregation"]["accuracy"] == pytest.approx(right)
-    load(net, recorder.rounds[0].last)
     own = data.own_test(1)
     phi = CLASSES * data.info(1).share
-    z = 10 * phi * (F.normalize(net.features(own.x)) @ frame_of(engine).T)
+    z = 10 * phi * (unit_features(recorder.rounds[0].last, own.x) @ frame_of(engine).T)
     assert sum(result.after.correct) == int((z.argmax(1) == own.y).sum())
     assert result.after.loss == pytest.approx(F.cross_entropy(z, own.y, reduction="sum").item(), rel=1e-4)
 
@@ -183,7 +239,7 @@ def test_la_alone_trains_and_averages_the_classifier_unscaled():
     h = torch.randn(5, 3, dtype=torch.float64)
     w = torch.randn(4, 3, dtype=torch.float64, requires_grad=True)
     y, counts = torch.tensor([0, 1, 0, 0, 1]), [3, 2, 0, 0]
-    z = LocalAdaptation().logits(h @ w.T, step(h, y, counts=counts))
+    z = ALL.logits(h @ w.T, step(h, y, counts=counts))
     (given,) = torch.autograd.grad(F.cross_entropy(z, y), w)
     phi = 4 * np.float32([0.6, 0.4, 0, 0]).astype(float)
     e = np.exp(array(h @ w.T) * phi)
@@ -245,7 +301,10 @@ def test_what_cannot_be_combined_is_refused():
 
 
 def test_from_its_files(tmp_path):
-    assert list(tiny("algo=fedgela").algorithm.components) == ["etf", "la"]
+    parts = tiny("algo=fedgela").algorithm.components
+    assert list(parts) == ["etf", "la"]
+    assert parts["la"] == LocalAdaptation()  # the file and the class agree
+    assert parts["la"].softmax == "owned"  # eq. 5
     engine = played(tmp_path, "algo=fedgela", "algo.etf.energy=25", "partition=classes", "evaluate=fedgela")
     assert {"aggregation", "personalization"} <= set(engine.records[-1])
     assert engine.algorithm.personal  # PA is read off while training, not after fine-tuning

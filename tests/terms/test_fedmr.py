@@ -5,11 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 
 from fedexp.algos import fedmr
 from fedexp.algos.fedmr import ManifoldReshape, correlation, margin
 from fedexp.algos.fedrs import RestrictedSoftmax
 from fedexp.algos.prototypes import ClassMeans
+from fedexp.core.seeding import seeded
 from fedexp.core.state import digest
 from fedexp.errors import PlanError
 from fedexp.testing import play, trial_after
@@ -117,6 +119,40 @@ def test_lonely_samples_and_dead_dimensions_are_safe(form):
     assert torch.isfinite(gradient).all()
     one_wide = correlation(torch.randn(4, 1), torch.zeros(4, dtype=torch.int64), 2, form=form, eps=EPS)
     assert torch.isfinite(one_wide)
+
+
+def test_a_dimension_that_is_nearly_constant_does_not_decide_the_gradient():
+    """With the default eps its gradient is at most ten times that of a dimension with variance 1."""
+    z, y = batch((40, 30), 4)
+    z = (F.normalize(z.detach() - z.detach().mean(0), dim=0) * len(y) ** 0.5) * torch.tensor([1.0, 1e-2, 1e-4, 1e-6])
+    mr = ManifoldReshape(intra=1.0, inter=0.0)
+    terms = mr.loss(step(z.requires_grad_(), y))
+    (gradient,) = torch.autograd.grad(terms["intra"], z)
+    sizes = gradient.norm(dim=0)
+    assert (sizes[1:] <= 20 * sizes[0]).all()
+    assert terms["intra"].item() == pytest.approx(correlation(z, y, 4, form="paper", eps=1e-2).item())
+
+
+def test_two_trainings_that_differ_by_a_rounding_error_end_alike():
+    """In double precision, over the steps of a round: what eps = 1e-8 takes apart by much more."""
+
+    def trained(nudge):
+        with seeded(0, "net"):
+            net = torch.nn.Sequential(torch.nn.Linear(6, 32), torch.nn.ReLU()).double()
+        rng = torch.Generator().manual_seed(0)
+        with torch.no_grad():
+            net[0].weight += nudge * torch.randn(32, 6, generator=rng, dtype=torch.float64)
+        sgd = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9)
+        mr = ManifoldReshape(intra=1 / 32**2, inter=0.0, form="paper")
+        for index in range(60):
+            x, y = batch((16, 16), 6, seed=index)
+            loss = mr.loss(step(net(x.detach() / 6), y))["intra"]
+            sgd.zero_grad()
+            loss.backward()
+            sgd.step()
+        return net[0].weight.detach()
+
+    assert (trained(1e-14) - trained(0.0)).abs().max() < 1e-11
 
 
 # ---------------------------------------------------------------- inter
@@ -243,6 +279,8 @@ def test_composes_with_restricted_softmax():
 
 
 def test_from_its_files():
-    assert tiny("algo=fedmr").algorithm.components["mr"].lite is None
+    usual = tiny("algo=fedmr").algorithm.components["mr"]
+    assert usual == ManifoldReshape()  # the file and the class agree
+    assert (usual.form, usual.eps, usual.lite) == ("paper", 0.01, None)
     lite = tiny("algo=fedmr_lite", "algo.mr.intra=0.1", "algo.mr.inter=0").algorithm.components["mr"]
     assert (lite.lite, lite.intra, lite.inter) == (10, 0.1, 0)

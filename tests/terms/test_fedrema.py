@@ -71,6 +71,26 @@ def test_mds_takes_those_above_the_largest_gap(row, own, peers, gap):
     assert float(gaps[own]) == pytest.approx(gap)
 
 
+@pytest.mark.parametrize(
+    ("row", "own", "peers", "gap"),
+    [
+        ((0.10, 0.12, 0.15, 0.80, 0.85, 1.0), 5, {2, 3, 4, 5}, 0.65),  # 2 is below the gap
+        ((0.2, 0.3, 1.0), 2, {1, 2}, 0.7),  # the gap to itself is the largest
+        ((0.80, 1.0, 0.12, 0.85, 0.15, 0.10), 1, {0, 1, 3, 4}, 0.65),
+        ((0.5, 0.1, 1.0, 0.11, 0.12), 2, {0, 2}, 0.5),
+        ((0.90, 0.91, 0.92, 0.1, 1.0), 4, {0, 1, 2, 3, 4}, 0.8),
+    ],
+)
+def test_mds_as_printed(row, own, peers, gap):
+    """Alg. 1 to the letter: m = argmax over all K - 1 gaps, A = {id_m, ..., id_K}."""
+    chosen, gaps = most_relevant(matrix(row, own), printed=True)
+    order = np.argsort(row)
+    steps = np.diff(np.sort(row))
+    assert {int(j) for j in chosen[own].nonzero()} == peers == set(order[steps.argmax() :])
+    assert float(gaps[own]) == pytest.approx(gap)
+    assert steps.max() == pytest.approx(gap)
+
+
 def test_mds_never_leaves_a_client_alone_or_out():
     rng = np.random.default_rng(0)
     for m in (3, 4, 9):
@@ -91,10 +111,11 @@ def test_mds_never_leaves_a_client_alone_or_out():
 
 
 # ---------------------------------------------------------------- a round in the period
+@pytest.mark.parametrize("mds", ["above", "printed"])
 @pytest.mark.parametrize("peers", ["samples", "uniform"])
-def test_a_round_written_out(peers):
+def test_a_round_written_out(peers, mds):
     """One feature in [0, 1) for all, softmax at M = 0.5, cosines, MDS, eq. 7 by id; eq. 6 for the features; G."""
-    components = {"heads": RelativityHeads(peers=peers)}
+    components = {"heads": RelativityHeads(peers=peers, mds=mds)}
     engine = trial_after(components, rounds=0)
     cohort = [0, 1, 3, 4]
     sent = uplinks(engine, cohort)
@@ -109,9 +130,10 @@ def test_a_round_written_out(peers):
     counts, gaps = np.zeros((CLIENTS, CLIENTS)), []
     for i, client in enumerate(cohort):
         order = np.argsort(s[i])
-        steps = np.diff(s[i][order])[:-1]
+        steps = np.diff(s[i][order])
+        steps = steps if mds == "printed" else steps[:-1]
         gaps.append(steps.max())
-        chosen = order[steps.argmax() + 1 :]
+        chosen = order[steps.argmax() + (0 if mds == "printed" else 1) :]
         mean = sum(weight[j] * head_of(sent, cohort[j]) for j in chosen) / weight[chosen].sum()
         np.testing.assert_allclose(
             array(new.mailboxes["heads.head"][client]["classifier.weight"]), mean, rtol=1e-4, atol=1e-5
@@ -119,7 +141,10 @@ def test_a_round_written_out(peers):
         counts[client, [cohort[j] for j in chosen]] += 1
     assert new.slots["heads.chosen"]["value"].tolist() == counts.tolist()
     assert float(new.slots["heads.period"]["largest"]) == pytest.approx(np.mean(gaps), rel=1e-4)
-    assert after.numbers == {"heads.open": 1.0, "heads.gaps": pytest.approx(gaps, rel=1e-4)}
+    assert after.numbers == {
+        "heads.open": 1.0, "heads.rounds": 1.0, "heads.gaps": pytest.approx(gaps, rel=1e-4),
+        "heads.peers": (counts[cohort].sum(1) - 1).tolist(), "heads.map": counts[cohort].tolist(),
+    }  # fmt: skip
     body = sum(w * array(sent[c]["model"]["features.1.weight"]) for w, c in zip(n, cohort, strict=True)) / n.sum()
     np.testing.assert_allclose(array(new.model["features.1.weight"]), body, rtol=1e-4, atol=1e-5)
     assert torch.equal(new.model["classifier.weight"], engine.progress.state.model["classifier.weight"])
@@ -129,7 +154,7 @@ def test_relativity_is_symmetric_with_ones_and_alike_heads_are_alike():
     engine = trial_after(HEADS, rounds=0)
     seen = []
 
-    def spy(s):
+    def spy(s, *, printed):
         seen.append(s)
         return torch.eye(len(s)), torch.tensor(0.1)
 
@@ -177,7 +202,7 @@ def period(monkeypatch, gaps, delta, cohort=(0, 1, 2)):
     engine = trial_after(components, rounds=0)
     given = iter(gaps)
     chosen = torch.tensor([[1.0, 1, 0], [0, 1, 1], [0, 1, 1]])
-    monkeypatch.setattr(fedrema, "most_relevant", lambda s: (chosen, torch.tensor(next(given))))
+    monkeypatch.setattr(fedrema, "most_relevant", lambda s, printed: (chosen, torch.tensor(next(given))))
     states, sent = [engine.progress.state], []
     for t in range(len(gaps)):
         sent.append(uplinks(engine, cohort, seed=t))
@@ -210,7 +235,8 @@ def test_period_ends_once_and_for_good(monkeypatch):
         ([0.4, 0.2, 0.9], 0.5, 2),  # equal to delta times the largest: eq. 9 asks for more
         ([0.0, 0.0, 0.3, 0.3], 0.5, 4),  # no gap at all is not a fall
         ([0.4, 0.1, 0.01, 0.001], 0.0, 4),  # never
-        ([0.4, 0.39, 0.4], 1.0, 2),
+        ([0.4, 0.1, 0.0, 0.2], 0.0, 3),  # zero is not more than zero times the largest
+        ([0.4, 0.5, 0.6], 1.0, 1),  # nothing is more than its own largest
     ],
 )
 def test_when_the_period_ends(monkeypatch, gaps, delta, lasts):
@@ -236,7 +262,7 @@ def test_partial_participation_after_the_period(monkeypatch):
     engine, states, _ = period(monkeypatch, [1.0, 0.1], 0.5)
     sent = uplinks(engine, [0, 2, 4], seed=9)
     after = advanced(HEADS, sent, engine=engine, state=states[-1])
-    assert after.numbers == {"heads.open": 0.0}
+    assert after.numbers == {"heads.open": 0.0, "heads.rounds": 2.0}
     boxes = after.state.mailboxes["heads.head"]
     np.testing.assert_allclose(array(boxes[0]["classifier.weight"]), head_of(sent, 0), rtol=1e-5)  # peer 1 is away
     assert torch.equal(boxes[4]["classifier.weight"], sent[4]["heads.head"]["classifier.weight"])
@@ -253,6 +279,22 @@ def test_fewer_than_three_uploads_keep_their_own():
             assert torch.equal(
                 new.mailboxes["heads.head"][c]["classifier.weight"], sent[c]["heads.head"]["classifier.weight"]
             )
+
+
+def test_what_a_run_records(tmp_path):
+    """Map, gaps, peers and the length of the period are in metrics.jsonl, while the period lasts."""
+    import json
+
+    played(tmp_path, "algo=fedrema", "algo.heads.delta=1", "rounds=3")
+    records = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    server = [record["numbers"] for record in records]
+    assert [r["heads.open"] for r in server] == [1, 0, 0]
+    assert [r["heads.rounds"] for r in server] == [1, 1, 1]
+    first = server[0]
+    assert (len(first["heads.gaps"]), len(first["heads.peers"])) == (3, 3)
+    assert [len(row) for row in first["heads.map"]] == [6, 6, 6]
+    assert [sum(row) - 1 for row in first["heads.map"]] == first["heads.peers"]
+    assert "heads.map" not in server[1]
 
 
 # ---------------------------------------------------------------- mailboxes, through the worker

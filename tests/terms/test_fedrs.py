@@ -7,11 +7,14 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fedexp.algos.fedrs import ClassWeightedAggregation, GaussianNoise, RestrictedSoftmax
+from fedexp.algos.fedrs import ClassWeightedAggregation, GaussianNoise, RestrictedSoftmax, composed_epsilon
+from fedexp.algos.scaffold import Scaffold
+from fedexp.core.seeding import seeded
 from fedexp.core.state import digest, global_norm, sub
 from fedexp.errors import PlanError
+from fedexp.models.split import SplitModel
 from fedexp.testing import play, trial_after
-from tests.helpers import Recorder, array, info, jobs_of, local_round, opened, round_of, served, step
+from tests.helpers import Recorder, array, jobs_of, local_round, opened, round_of, served, step, tiny, work
 
 COUNTS = [5, 0, 3, 0]
 
@@ -23,15 +26,36 @@ def problem(seed=0, n=6, d=5, classes=4):
     return h, w, torch.tensor([0, 2, 0, 0, 2, 0])
 
 
+def turn(rs, h, y, classifier=None):
+    """A step of the client with COUNTS, whose network has this classifier; one without bias if none is given."""
+    classifier = classifier or torch.nn.Linear(h.shape[1], 4, bias=False)
+    factors = {"value": rs._factors(torch.tensor([COUNTS], dtype=torch.float32))}
+    made = step(h, y, counts=COUNTS, slots={"mine": {"factors": factors}})
+    made.frame.net = SplitModel(torch.nn.Identity(), classifier, h.shape[1])
+    made.frame.classify = lambda h, _: made.frame.net.classifier(h)
+    return made
+
+
+def linear_net(*, norm, shift=0.0):
+    """Pixels as features, and a classifier with bias."""
+    assert not norm
+    with seeded(0, "linear net"):
+        made = SplitModel(torch.nn.Flatten(), torch.nn.Linear(16, 4), 16)
+    with torch.no_grad():
+        made.classifier.bias += shift
+    return made
+
+
 def loss_of(rs, h, w, y):
-    return F.cross_entropy(rs.logits(h @ w.T, step(h, y, counts=COUNTS)), y)
+    return F.cross_entropy(rs.logits(h @ w.T, turn(rs, h, y)), y)
 
 
 # ---------------------------------------------------------------- restricted softmax
 def test_alpha_one_is_cross_entropy_to_the_bit():
     h, w, y = problem()
     z = (h @ w.T).float()
-    assert torch.equal(RestrictedSoftmax(alpha=1.0).logits(z, step(h, y, counts=COUNTS)), z)
+    rs = RestrictedSoftmax(alpha=1.0)
+    assert torch.equal(rs.logits(z, turn(rs, h, y)), z)
     same = [play(c, rounds=2).digests() for c in ({"rs": RestrictedSoftmax(alpha=1.0)}, {})]
     assert same[0] == same[1]
 
@@ -79,13 +103,15 @@ def test_gradient_is_that_of_the_paper(alpha):
 
 
 def test_modes_and_the_observed_threshold():
-    counts = info([6, 2, 1, 0])
-    factors = {
+    counts = torch.tensor([[6.0, 2, 1, 0], [0, 0, 0, 0]])
+    given = {
         "indicator": RestrictedSoftmax(alpha=0.5)._factors(counts),
         "count_max": RestrictedSoftmax(alpha=0.5, mode="count_max")._factors(counts),
         "count_sum": RestrictedSoftmax(alpha=0.5, mode="count_sum")._factors(counts),
         "two": RestrictedSoftmax(alpha=0.5, min_count=2)._factors(counts),
     }
+    assert all(torch.isfinite(table).all() for table in given.values())  # a client without samples has factors too
+    factors = {name: table[0] for name, table in given.items()}
     assert factors["indicator"].tolist() == [1, 1, 1, 0.5]
     np.testing.assert_allclose(array(factors["count_max"]), [1, 0.5 + 1 / 6, 0.5 + 1 / 12, 0.5], rtol=1e-6)
     np.testing.assert_allclose(array(factors["count_sum"]), [6 / 9, 2 / 9, 1 / 9, 0], rtol=1e-6)
@@ -98,6 +124,80 @@ def test_the_test_uses_plain_logits():
     h, w, y = problem()
     z = h @ w.T
     assert RestrictedSoftmax(alpha=0.0).logits(z, step(h, y)) is z
+
+
+@pytest.mark.parametrize("bias", ["kept", "scaled", "dropped"])
+@pytest.mark.parametrize("deep", [False, True])
+def test_what_becomes_of_a_classifiers_bias(bias, deep):
+    """Eq. 8 scales w·h alone; the gradient of an unscaled bias is p - y, that of a dropped one is zero."""
+    h, _, y = problem()
+    with seeded(0, "classifier"):
+        last = torch.nn.Linear(5, 4, dtype=torch.float64)
+        classifier = torch.nn.Sequential(torch.nn.Linear(5, 5, dtype=torch.float64), torch.nn.ReLU(), last)
+    if not deep:
+        classifier = last
+    rs = RestrictedSoftmax(alpha=0.25, bias=bias)
+    z = rs.logits(classifier(h), turn(rs, h, y, classifier))
+    a, b = np.array([1, 0.25, 1, 0.25]), array(last.bias)
+    product = array(classifier(h)) - b
+    written = a * product + {"kept": b, "scaled": a * b, "dropped": 0 * b}[bias]
+    np.testing.assert_allclose(array(z), written, rtol=1e-12, atol=1e-12)
+    F.cross_entropy(z, y).backward()
+    p = np.exp(written) / np.exp(written).sum(1, keepdims=True)
+    residual = (p - np.eye(4)[y.numpy()]).mean(0)
+    expected = residual * {"kept": 1, "scaled": a, "dropped": 0 * a}[bias]
+    np.testing.assert_allclose(array(last.bias.grad), expected, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("bias", ["kept", "dropped"])
+def test_the_bias_of_a_classifier_that_is_replaced_is_left_alone(bias):
+    """With FedGELA's frame the network's own classifier takes no part, nor does its bias, trained or not."""
+    from fedexp.algos.fedgela import EquiangularHead
+
+    parts = {"rs": RestrictedSoftmax(alpha=0.25, bias=bias), "etf": EquiangularHead(energy=10.0)}
+    ends = []
+    for shift in (0.0, 5.0):
+        engine = trial_after(parts, rounds=1, net=lambda *, norm, shift=shift: linear_net(norm=norm, shift=shift))
+        ends.append({n: v for n, v in engine.progress.state.model.items() if not n.startswith("classifier")})
+    assert ends[0]
+    assert digest({"": ends[0]}) == digest({"": ends[1]})
+
+
+def test_a_bias_in_training():
+    """Through the worker: with alpha = 0 the rows of missing classes stay, and a kept bias moves all the same."""
+
+    from fedexp.client.optim import Sgd
+
+    for bias, moves in (("kept", True), ("scaled", False), ("dropped", False)):
+        recorder = Recorder()
+        parts = {"rs": RestrictedSoftmax(alpha=0.0, bias=bias), "r": recorder}
+        with opened(parts, net=linear_net, optimizer=Sgd(weight_decay=0.0)) as engine:
+            work(engine, 1)
+        (local,) = recorder.rounds
+        missing = ~local.info.owned
+        change = {n: v - local.received[n] for n, v in local.ends["local"].items()}
+        assert missing.any()
+        assert (change["classifier.weight"][missing] == 0).all()
+        assert (change["classifier.bias"][missing] != 0).all().item() is moves
+
+
+def test_the_plan_shows_each_clients_factors():
+    import io
+
+    from rich.console import Console
+
+    experiment = tiny("algo=fedrs", "algo.rs.alpha=0.25", "partition.max_classes=3")
+    shown = experiment.plan.content["constants_by_class"]["rs.factors"]
+    assert shown == [[1.0 if n else 0.25 for n in row] for row in experiment.plan.content["partition"]["counts"]]
+    assert {v for row in shown for v in row} == {1.0, 0.25}
+    console = Console(file=io.StringIO(), width=140)
+    experiment.plan.show(console)
+    assert "rs.factors, class × client" in console.file.getvalue()
+    assert "0.25" in console.file.getvalue()
+    many = tiny("algo=fedrs", "cohort.clients=30").plan
+    console = Console(file=io.StringIO(), width=140)
+    many.show(console)
+    assert "rs.factors, class × client (first 20 of 30)" in console.file.getvalue()
 
 
 # ---------------------------------------------------------------- class-weighted rows
@@ -189,6 +289,43 @@ def test_epsilon_is_the_papers():
     assert f"{noise.epsilon:.4f}" == "3.1075"
     assert "3.1075" in noise.note()
     assert noise.epsilon == pytest.approx(np.sqrt(2 * np.log(1.25 / 0.01)) * (2 * 20 / 400) / 0.1)
+
+
+@pytest.mark.parametrize(("mu", "delta"), [(1.0, 0.01), (0.3, 1e-5), (14.0, 0.01), (70.0, 1e-6), (1e-3, 0.01)])
+def test_the_epsilon_of_gaussian_noise_is_the_smallest_one(mu, delta):
+    """δ(ε) of Balle and Wang, theorem 8, by integrating the privacy loss over its normal distribution."""
+    epsilon = composed_epsilon(mu, delta)
+    loss = mu**2 / 2 + mu * np.linspace(-40, 40, 2_000_001)  # N(μ²/2, μ²)
+    density = np.exp(-(((loss - mu**2 / 2) / mu) ** 2) / 2) / np.sqrt(2 * np.pi)
+
+    def spent(epsilon):
+        return float((density * np.maximum(-np.expm1(np.minimum(epsilon - loss, 0)), 0)).sum() * 80 / 2_000_000)
+
+    if spent(0.0) <= delta:
+        assert epsilon == pytest.approx(0, abs=1e-6)
+    else:
+        assert spent(epsilon) == pytest.approx(delta, rel=1e-3)
+
+
+def test_the_statement_counts_all_rounds_of_the_run():
+    """Releases compose to one with √rounds times the sensitivity; the paper counts one."""
+    noise = tiny("algo=fedrs_noise", "rounds=9").algorithm.components["noise"]
+    assert noise.rounds == 9
+    assert f"({composed_epsilon(3.0, 0.01):.4g}, 0.01) for a client that takes part in all rounds (9)" in noise.note()
+    assert composed_epsilon(3.0, 0.01) > 3 * composed_epsilon(1.0, 0.01)
+    assert composed_epsilon(1.0, 0.01) < GaussianNoise().epsilon  # the paper's formula is an upper bound of one release
+    assert "statistics of normalisation layers are sent without noise" in noise.note()
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [({"scaffold": Scaffold()}, r"scaffold\.dc"), ({"rows": ClassWeightedAggregation()}, r"rows\.counts")],
+)
+def test_noise_refuses_what_other_components_send_without_it(other, message):
+    for parts in ({"noise": GaussianNoise(), **other}, {**other, "noise": GaussianNoise()}):
+        with pytest.raises(PlanError, match=rf"'noise' puts noise on the model only, and {message} came without"):
+            play(parts, rounds=1)
+    play({"noise": GaussianNoise(), "rs": RestrictedSoftmax()}, rounds=1)
 
 
 def test_noise_reaches_the_wire_and_not_the_buffers():

@@ -42,9 +42,11 @@ def test_first_selection_inherits_everything_and_is_not_taught(hpm):
 
 
 def test_schedule_and_cap():
-    """mu_k = 0.9 z / max(int(Q T), 1), never above 0.9."""
+    """mu_k = 0.9 z / max(int(Q T), 1), never above 0.9, or 1 with MAP's clip."""
     given = [MAP._inertia(seen, 30) for seen in (0, 1, 15, 30, 31, 400)]
     assert given == pytest.approx([0, 0.03, 0.45, 0.9, 0.9, 0.9])
+    maps = [replace(MAP, clip=1.0)._inertia(seen, 30) for seen in (0, 1, 15, 30, 31, 33, 34, 400)]
+    assert maps == pytest.approx([0, 0.03, 0.45, 0.9, 0.93, 0.99, 1, 1])
     with opened({}, rounds=150, fraction=0.2) as engine:
         assert engine.algorithm.facts.expected_selections == 30
 
@@ -77,6 +79,20 @@ def test_private_model_over_rounds(hpm):
                 seen[client] = seen.get(client, 0) + 1
                 kept[client] = {k: array(v) for k, v in now.items()}
     assert max(seen.values()) > 2
+
+
+def test_with_maps_clip_a_client_that_is_drawn_often_keeps_its_private_model():
+    """Q T is 1 here, so that mu_k is 0.9 at the second selection and would be 1.8 at the third."""
+    for clip, stays in ((0.9, False), (1.0, True)):
+        with opened({"hpm": replace(PHP, clip=clip)}, fraction=0.6, rounds=1) as engine:
+            assert engine.algorithm.facts.expected_selections == 1
+            models = []
+            for _ in range(3):
+                private = work(engine, 1).private
+                engine.progress.store.put(1, private)
+                models.append(private["hpm.model"])
+        assert not same(models[0], models[1])
+        assert same(models[1], models[2]) is stays
 
 
 @pytest.mark.parametrize("transfer", ["kd", "mmd", "kd_one_sided"])

@@ -73,6 +73,7 @@ def test_a_component_has_its_own_fields_and_the_inherited_one():
         "alpha": Share,
         "mode": Literal["indicator", "count_max", "count_sum"],
         "min_count": Count,
+        "bias": Literal["kept", "scaled", "dropped"],
         "during": tuple[str, ...],
     }
 

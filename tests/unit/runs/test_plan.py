@@ -66,7 +66,7 @@ def test_what_the_plan_says(configured):
         "rs": "RestrictedSoftmax", "hpm": "InheritedPrivateModel", "scaffold": "Scaffold",
     }  # fmt: skip
     assert [p["name"] for p in content["phases"]] == ["local", "personal"]
-    assert set(content["slots"]) == {"hpm.model", "hpm.seen", "scaffold.c", "scaffold.ck"}
+    assert set(content["slots"]) == {"rs.factors", "hpm.model", "hpm.seen", "scaffold.c", "scaffold.ck"}
     assert content["slots"]["scaffold.c"]["down"]
     assert content["cohort"] == {"clients": 6, "per_round": 3}
     net = experiment.net
