@@ -52,7 +52,7 @@ class EnsembleDistillation(Component):
         target = self._taught(server, x)
         student = snapshot({**server.model, **server.mean, **add(delta, server.model)})
         student = {n: t.to(server.device) for n, t in student.items()}
-        optimizer = torch.optim.Adam([student[n].requires_grad_() for n in delta], self.lr)
+        optimizer = torch.optim.Adam([student[n].requires_grad_() for n in delta], self.lr, fused=True)
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, self.steps)
         losses: list[Tensor] = []
         for rows in self._batches(server, len(x)):
