@@ -70,7 +70,7 @@ def title_of(name: str) -> str:
     lines = _file(name).read_text().splitlines()
     if not lines[0].startswith("#"):  # {}  # a method without components
         return lines[0].partition("#")[2].strip()
-    comment = " ".join(line.lstrip("# ") for line in _leading(lines))
+    comment = " ".join(line.lstrip("# ") for line in _leading(lines) if "@package" not in line)
     return re.split(r"(?<=[.\")])\s+(?=[A-Z])", comment)[0] if comment else ""
 
 
@@ -128,9 +128,9 @@ def _origins(name: str, key: str) -> dict[str, str]:
     for base in re.findall(r"^  - (\w+)$", text, re.MULTILINE):
         if base != "_self_":
             found |= _origins(base, key)
-    block = re.search(rf"^{re.escape(key)}:\n((?:[ #].*\n?)*)", text, re.MULTILINE)
-    pattern = r"^  (\w+):[^#\n]*#\s*(.+)$"
-    return found | dict(re.findall(pattern, block[1], re.MULTILINE) if block else [])
+    block = re.search(rf"^( *){re.escape(key)}:\n((?:\1[ #].*\n?)*)", text, re.MULTILINE)
+    pattern = r"^ +(\w+):[^#\n]*#\s*(.+)$"
+    return found | dict(re.findall(pattern, block[2], re.MULTILINE) if block else [])
 
 
 def _messages(config: dict[str, Any]) -> Table:
