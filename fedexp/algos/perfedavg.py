@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from fedexp.algos.unedited import refuse_edited
 from fedexp.core.component import Component, Phase
 from fedexp.core.ranges import Epochs, NotNegative, Positive
 from fedexp.core.state import Tree, axpy, pick, scale, sub
@@ -26,7 +27,8 @@ class MetaGradient(Component):
 
     An epoch is one pass over the data, so it has two or three times fewer steps than FedAvg's. Gradients are those of
     the whole objective, with all components' logits and losses; a restricted softmax acts in each of them. What other
-    components add to gradients (control variates) must come after this component: it replaces what came before.
+    components add to gradients (control variates) must come after this component, which replaces the gradient and
+    refuses one that was edited before.
 
     Global: the model, sent and averaged. Personal: nothing is kept; before a client is tested it takes one step, or
     ``test_epochs``, of plain SGD at ``alpha`` on its training samples. The score without that step is recorded as
@@ -55,6 +57,7 @@ class MetaGradient(Component):
 
     def grads(self, grads: Tree, step: Step) -> Tree:
         """The gradient after a step, less the Hessian's share of it."""
+        refuse_edited(grads, step)
         w = {n: step.weights[n].detach().clone() for n in grads}
         after = step.gradient(axpy(-self.alpha, grads, w), batch=1)
         if self.form == "first_order":

@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from fedexp.algos.unedited import refuse_edited
 from fedexp.core.component import Component, Phase
 from fedexp.core.ranges import Count, NotNegative, Positive
 from fedexp.core.state import Slot, Tree, received, scale
@@ -28,7 +29,8 @@ class MoreauEnvelope(Component):
     FedAvg's is sent.
 
     g is the gradient of the whole objective, with all components' logits and losses. What other components add to
-    gradients (control variates) must come after this component, and acts on u.
+    gradients (control variates) must come after this component, which refuses an edited gradient, and
+    acts on u.
 
     Deviations: with ``step``, u ← u - step · (u - theta), as in the public code of MAP, whose weights of 1e-5 to 1e-2
     would otherwise not move u. Alg. 1 does not say where theta starts; the authors' code goes on from batch to batch,
@@ -63,6 +65,7 @@ class MoreauEnvelope(Component):
 
     def grads(self, grads: Tree, step: Step) -> Tree:
         """The inner steps, then the gradient of the envelope."""
+        refuse_edited(grads, step)
         u = {n: step.weights[n].detach().clone() for n in grads}
         theta: Tree = step.once("theta", lambda: dict(u)) if self.carry else dict(u)  # changed in place, step by step
         starts_at_u = step.index == 0 or not self.carry
