@@ -34,6 +34,15 @@ class ManifoldReshape(Component):
     many are behind a ReLU, is then magnified by up to 10,000, and so is its gradient, until rounding errors decide the
     training. 0.01 bounds both by 10.
 
+    ``intra`` acts with about d². Aggregation in % on Fashion-MNIST, mean of rounds 15, 20 and 25, seeds 0 and 1, of
+    ``data=fmnist_fedmr model=mlpnet model.hidden=[256,84] partition=classes partition.classes=3 cohort.clients=40
+    cohort.fraction=0.25 rounds=25 local.epochs=1 local.batch_size=128 weighting=samples every.evaluate=5``: FedAvg 52.0
+    and 51.2; intra 1e-5: 51.9, 51.2; 1e-4: 53.1, 51.8; 1e-3: 54.4, 55.8; 3e-3: 50.0, 54.0; 1e-2: 47.1, 43.9. With 512
+    features (the digits, ``rounds=30 weighting=samples``, last round) FedAvg has 94.2 and 93.9, 1e-5 94.7 and 93.9,
+    1e-4 94.2 and 93.9, 1e-3 92.8 and 91.1. So the default is 1e-4, and networks of fewer than 100 features are better
+    off with 1e-3. ``inter`` 0.1 instead of 0.01 gave 53.8 and 54.4 at 1e-3 above; LeNet with two classes a client
+    collapsed to 10 % with it (one seed).
+
     ``negatives: all``: j is any class that has a prototype. ``negatives: observed``: j is a class of the client, as
     eq. 4 is printed; that leaves out the missing classes, which the prototypes are to stand for.
 
@@ -45,7 +54,7 @@ class ManifoldReshape(Component):
     draws from. At ‖z - g‖ = 0 the gradient of the norm is zero.
     """
 
-    intra: NotNegative = 1e-5
+    intra: NotNegative = 1e-4
     inter: NotNegative = 0.01
     form: Literal["paper", "code"] = "paper"
     negatives: Literal["all", "observed"] = "all"

@@ -173,7 +173,7 @@ class GaussianNoise(Component):
         return (
             f"(epsilon, delta) = ({self.epsilon:.4f}, {self.delta:g}) for one release by the accounting of FedRS, "
             f"appendix B (sensitivity 2·{self.clip:g}/{self.min_samples}, which presumes clipping per sample); "
-            f"({total:.4g}, {self.delta:g}) for a client that takes part in all rounds ({self.rounds}). Running "
+            f"({total:.4g}, {self.delta:g}) for a client that takes part in {self.rounds} rounds. Running "
             "statistics of normalisation layers are sent without noise; neither holds for a network that has them"
         )
 
