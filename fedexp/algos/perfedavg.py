@@ -21,7 +21,7 @@ class MetaGradient(Component):
     Fallah et al., Personalized Federated Learning (Per-FedAvg), NeurIPS 2020, Alg. 1. With batches b0, b1, b2 of a
     step, w' = w - ``alpha`` · g(w; b0) and w ← w - ``lr`` · d, where
 
-    ``first_order``: d = g(w'; b1), two batches a step (Per-FedAvg FO).
+    ``first_order``: d = g(w'; b1), two batches a step (first order).
     ``hessian_free``: d = g(w'; b1) - alpha · [g(w + δ v; b2) - g(w - δ v; b2)] / 2δ with v = g(w'; b1) and δ =
     ``delta``, three batches a step (Per-FedAvg HF): the difference stands for the Hessian times v.
 

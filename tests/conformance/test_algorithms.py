@@ -195,7 +195,7 @@ SABOTEURS = [
 @pytest.mark.parametrize(("check", "components"), SABOTEURS, ids=lambda v: v if isinstance(v, str) else "")
 def test_check_catches_its_saboteur(check, components):
     _memory.clear()
-    with pytest.raises((AssertionError, KeyError, ClientError)):
+    with pytest.raises((AssertionError, KeyError, ClientError, PlanError)):
         CHECKS[check](components)
 
 
@@ -226,7 +226,7 @@ class Alone(Component):
     personal: ClassVar[bool] = True
     global_view: ClassVar[bool] = False
 
-    def private(self):
+    def private_part(self):
         return "all"
 
     def slots(self):

@@ -155,7 +155,7 @@ def pool():
     executor = ProcessExecutor(blueprint(), workers=2)
     executors_agree({}, executor)  # all are up
     yield executor
-    workers = [h.process.pid for h in executor.hands]
+    workers = [h.process.pid for h in executor.handles]
     executor.close()
     assert alive(workers) == []
 
@@ -180,7 +180,7 @@ class Killer(SilentDisplay):
     def client(self, seconds, samples):
         self._seen += 1
         if self._seen in self._due:
-            victim = self._draw.choice(self._pool.hands)
+            victim = self._draw.choice(self._pool.handles)
             timer = threading.Timer(self._draw.uniform(0, 0.04), self._kill, [victim])
             self._timers.append(timer)
             timer.start()
@@ -207,8 +207,8 @@ def test_workers_that_are_killed_change_no_number(pool, tmp_path):
     killer.wait()
     assert sum(killer.killed.values()) == kills
     assert engine.digests() == expected.digests()
-    assert in_memory([h.process.pid for h in pool.hands], SHM) == []
-    assert in_memory([h.process.pid for h in pool.hands], "memfd:fedexp")
+    assert in_memory([h.process.pid for h in pool.handles], SHM) == []
+    assert in_memory([h.process.pid for h in pool.handles], "memfd:fedexp")
     assert len(list(Path("/proc/self/fd").iterdir())) <= files + 4  # a channel has two lanes each way; nothing grows
     print(f"workers: killed {dict(killer.killed)} in {rounds} rounds")  # noqa: T201
 
@@ -217,7 +217,7 @@ def test_a_worker_that_dies_while_idle_takes_no_task_with_it(pool, tmp_path):
     engine = trial({}, tmp_path, fraction=1.0, executor=used(pool))
     for until in range(1, engine.rounds + 1):
         engine.play(until)
-        victim = pool.hands[until % 2]
+        victim = pool.handles[until % 2]
         assert not victim.tasks
         victim.process.kill()
         victim.process.wait()

@@ -319,7 +319,7 @@ COMMANDS = {
 # ---------------------------------------------------------------- folders of one's own: files, command, answer
 OWN = {
     "algo/mine.yaml": "defaults: [fedrs, _self_]\nrs: {alpha: 0.3}\n",
-    "algo/fedprox.yaml": "prox:\n  _target_: theirs.Prox\n  mu: 0.1\n  during: [local]\n",
+    "algo/pulled.yaml": "prox:\n  _target_: theirs.Prox\n  mu: 0.1\n  during: [local]\n",
     "mine.yaml": "defaults: [config, _self_]\nrounds: 4\n",
 }
 ALGO = "algo/mine.yaml"
@@ -330,12 +330,12 @@ GLOBAL = "# @package _global_\n"
 BASED = "defaults: [config, _self_]\n"
 FOLDERS = [
     ({}, "algo=mein", "algo=mein: there is no such choice", "'mine'"),
-    ({}, "algo=fedprox algo.prox.mi=1", "algo.prox.mi is not a setting", "'algo.prox.mu'"),
-    ({}, "algo=fedprox algo.prox.mu=2", "algo.prox.mu must be between 0 and 1"),
-    ({}, "algo=fedprox algo.prox.mu=x", "algo.prox.mu must be a number"),
-    ({}, "algo=fedprox algo.prox.during=3", "algo.prox.during must be a list"),
-    ({}, "-m algo=fedprox,mine rounds=0,1", "rounds must be between 1 and"),
-    ({}, "-m algo=fedprox algo.prox.mu=0.5,2", "algo.prox.mu must be between 0 and 1"),
+    ({}, "algo=pulled algo.prox.mi=1", "algo.prox.mi is not a setting", "'algo.prox.mu'"),
+    ({}, "algo=pulled algo.prox.mu=2", "algo.prox.mu must be between 0 and 1"),
+    ({}, "algo=pulled algo.prox.mu=x", "algo.prox.mu must be a number"),
+    ({}, "algo=pulled algo.prox.during=3", "algo.prox.during must be a list"),
+    ({}, "-m algo=pulled,mine rounds=0,1", "rounds must be between 1 and"),
+    ({}, "-m algo=pulled algo.prox.mu=0.5,2", "algo.prox.mu must be between 0 and 1"),
     ({}, "-m 'algo=glob(nope*)'", "sweeps over nothing"),
     ({}, "rounds=0", "rounds must be between 1 and"),
     ({}, "roundz=0", "roundz is not a setting", "'rounds'"),

@@ -10,7 +10,6 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from fedexp.algos.fedgela import EquiangularHead
 from fedexp.client.network import layout_of, load, tensors
 from fedexp.core.algorithm import Algorithm
 from fedexp.core.component import Component
@@ -398,12 +397,17 @@ def test_a_classifier_that_another_component_replaces_is_not_run(ask):
     net = tiny_net()
 
     @dataclass(frozen=True, kw_only=True)
+    class Replaces(Component):
+        def head(self, h, step):
+            return h[:, :4]
+
+    @dataclass(frozen=True, kw_only=True)
     class Asks(Component):
         def serve(self, server):
             ask(server)
 
-    algorithm = compiled({"etf": EquiangularHead(), "asks": Asks()}, net)
-    with pytest.raises(PlanError, match=r"component 'asks' runs the network's classifier .* component 'etf' replaces"):
+    algorithm = compiled({"own": Replaces(during=("*",)), "asks": Asks()}, net)
+    with pytest.raises(PlanError, match=r"component 'asks' runs the network's classifier .* component 'own' replaces"):
         after(algorithm, {c: {"model": {}} for c in COHORT}, net, public=PUBLIC)
 
 
