@@ -275,8 +275,9 @@ def _read(repository: Any, config_path: str) -> ConfigResult | None:
 
 
 def _note(config: DictConfig, overrides: Sequence[Override]) -> None:
-    """Writes down what was overridden, as Hydra does."""
+    """Writes down what was overridden, and where, as Hydra does: the rest may have been composed elsewhere."""
     node, job = config.hydra.overrides, config.hydra.job
+    config.hydra.runtime.cwd = str(Path.cwd())
     node.hydra = [o.input_line for o in overrides if o.is_hydra_override()]
     node.task = [o.input_line for o in overrides if not o.is_hydra_override()]
     job.override_dirname = get_overrides_dirname(

@@ -156,3 +156,9 @@ def test_launchers_write_beside_the_runs(tmp_path):
     for launcher, key in (("submitit_local", "submitit_folder"), ("joblib", "temp_folder")):
         with pytest.raises(ConfigError, match=rf"^hydra\.launcher\.{key} cannot be set"):
             composed([f"hydra/launcher={launcher}", f"hydra.launcher.{key}={tmp_path}"])
+
+
+def test_what_is_remembered_knows_the_folder_of_today(ours, tmp_path, monkeypatch):
+    whole(ours, [], RunMode.MULTIRUN)
+    monkeypatch.chdir(tmp_path)
+    assert whole(ours, [], RunMode.MULTIRUN)["hydra"]["runtime"]["cwd"] == str(tmp_path)
