@@ -2,6 +2,9 @@
 
 The test of the server's model after round t is put in front of the tasks of round t + 1, and round t is written down
 while the workers are at that round already. The numbers are those of ``Engine.round``, bit for bit.
+
+With two workers, ten clients a round and a checkpoint after every round it saves about 1 % (a perceptron on
+Fashion-MNIST, median of eight turns, within the noise); what is saved grows with the number of workers that would wait.
 """
 
 from __future__ import annotations
