@@ -6,7 +6,7 @@ single settings of it, and the plan and trackers describe the run by it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -39,17 +39,16 @@ from fedexp.execute.base import Blueprint, Say, quiet
 from fedexp.models.split import SplitModel, check_network
 from fedexp.partition.base import ClientSplit, split
 from fedexp.partition.union import union
+from fedexp.runs import notes
 from fedexp.runs.checkpoint import Checkpoint
 from fedexp.runs.directory import RunDir
 from fedexp.runs.plan import Plan, describe, forecast, slot_bytes
 from fedexp.runs.storage_estimate import SLOT_MEMORY_BYTES, Capacity, Demand, StorageEstimate
 from fedexp.server.network import ServerNetwork
 from fedexp.server.sampler import ClientDropouts, UniformSampler, cohort_size
-from fedexp.server.update import Weighting
 from fedexp.system.memory import afford
 from fedexp.track.base import RunCard, Tracker
 
-LARGE_FINAL = 0.25  # share of all training after the last round, above which the user is told
 MADE_EARLY = ("data", "partition", "optim", "schedule", "evaluate", "tracker")  # made in no time
 CHECKED_EARLY = (*MADE_EARLY, "algo", "loop")  # what ``parts`` looks at
 
@@ -153,12 +152,12 @@ def build(config: Config, stage: Say = quiet) -> Experiment:
         raise ConfigError("\n".join(problems))
     room = Capacity.of(Path(config["out"]))
     footprint = StorageEstimate.of(_demand(config, algorithm, loaded, public), config["store"], room)
-    unlike_paper = list(_unlike_the_paper(algorithm, config["weighting"], protocol))
-    notes = [
-        *unlike_paper, *_centralized(config), *_nothing_to_measure(algorithm, splits),
-        *_after_the_last_round(config, algorithm, protocol, splits), *footprint.notes(room, config["store"]),
+    unlike_paper = list(notes.unlike_the_paper(algorithm, config["weighting"], protocol))
+    said = [
+        *unlike_paper, *notes.centralized(config), *notes.nothing_to_measure(algorithm, splits),
+        *notes.after_the_last_round(config, algorithm, protocol, splits), *footprint.notes(room, config["store"]),
     ]  # fmt: skip
-    plan = describe(algorithm, config, net, splits, loaded, footprint, unlike_paper, notes)
+    plan = describe(algorithm, config, net, splits, loaded, footprint, unlike_paper, said)
     hold = SLOT_MEMORY_BYTES if footprint.store == "disk" else None
     return Experiment(config, data, splits, net, algorithm, protocol, plan, hold, public)
 
@@ -327,49 +326,3 @@ def _demand(config: Config, algorithm: Algorithm, loaded: Loaded, public: Sample
         cohort=cohort,
         between=min(clients, cohort * min(config["every"]["checkpoint"], config["rounds"])),
     )
-
-
-def _unlike_the_paper(algorithm: Algorithm, weighting: Weighting, protocol: EvaluationProtocol) -> Iterator[str]:
-    """Says so if a method's paper weighs or evaluates otherwise."""
-    ours = {"weighting": weighting, "evaluate": protocol.name}
-    papers = dict.fromkeys(c.paper for c in algorithm.components.values() if c.paper is not None)
-    for paper in papers:
-        theirs = {"weighting": paper.weighting, "evaluate": paper.evaluate}
-        if other := [key for key in ours if ours[key] != theirs[key]]:
-            has = (", ".join(f"{key}={of[key]}" for key in other) for of in (theirs, ours))
-            yield "algo: {}'s paper has {}; this run has {}.".format(paper.name, *has)
-
-
-def _centralized(config: Config) -> Iterator[str]:
-    if config["centralized"]:
-        yield f"centralized: one client has the samples of all {config['cohort']['clients']:,}."
-
-
-def _nothing_to_measure(algorithm: Algorithm, splits: Sequence[ClientSplit]) -> Iterator[str]:
-    if not algorithm.global_view and not any(len(s.test) for s in splits):
-        yield (
-            "no accuracy will be measured: the method has no global model to test, and no client has a test set. "
-            "partition.test=holdout gives each one."
-        )
-
-
-def _after_the_last_round(
-    config: Config, algorithm: Algorithm, protocol: EvaluationProtocol, splits: Sequence[ClientSplit]
-) -> Iterator[str]:
-    """Says so if much of the work comes after the rounds."""
-    if not any(len(s.test) for s in splits):
-        return
-    again, epochs = len(protocol.final_clients(algorithm.facts)), protocol.finetune_epochs_for(algorithm)
-    more = again + (epochs is not None) * len(splits)
-    rounds = config["rounds"] * cohort_size(*federation(config))
-    if again > LARGE_FINAL * (rounds + more):
-        fewer = ", and evaluate.all_clients=100 takes 100 of them" if again > 100 else ""
-        yield (
-            f"evaluate: clients trained and tested once more after the last round: {again:,}, which is about "
-            f"{100 * again / (rounds + more):.0f} % of all training. evaluate.all_clients=false leaves that out{fewer}."
-        )
-    if more - again > LARGE_FINAL * (rounds + more):
-        yield (
-            f"evaluate: clients fine-tuned after the last round: {more - again:,}, each for "
-            f"evaluate.finetune_epochs={epochs:g}."
-        )
