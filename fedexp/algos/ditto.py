@@ -28,6 +28,7 @@ class Ditto(Component):
     during: tuple[str, ...] = ("ditto",)
 
     personal: ClassVar[bool] = True
+    padded: ClassVar[bool] = True
 
     def slots(self) -> Sequence[Slot]:
         """The personal model."""

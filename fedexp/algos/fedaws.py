@@ -20,15 +20,17 @@ class SpreadRows(Component):
     """After averaging, the server moves the rows of the classifier apart.
 
     Yu et al., FedAwS ("Federated Learning with Only Positive Labels"), ICML 2020: ``steps`` of gradient descent on the
-    sum over pairs of classes of max(0, margin - d(w_c, w_c'))², as compared with by FedRS (tables 1, 5) and MAP (tables
-    1, 2), which apply it to clients with several classes. d is (1 - cosine)/2, and the sum is divided by C², as in
-    their public code, which also gives the descent a fresh momentum in each round. The bias, if any, stays. Nothing
-    more is sent or kept than in FedAvg, and no client has a model of its own. ``closeness`` in the record is the value
-    after the last step.
+    sum over pairs of classes of max(0, margin - d(w_c, w_c'))², divided by C², with d = (1 - cosine)/2. FedRS (tables
+    1, 5) and MAP (tables 1, 2) apply it to clients with several classes. The bias, if any, stays. Nothing more is sent
+    or kept than in FedAvg, and no client has a model of its own. ``closeness`` in the record is the value after the
+    last step.
 
     Deviations: clients minimise the cross-entropy, as in FedRS and MAP, where the paper has a loss for clients with a
-    single class. The squared Euclidean distance of unit rows is 4 d, so a margin for that is divided by 4 here. C rows
-    can all have the distance C/(2(C - 1)) at most (0.56 for ten classes): a larger margin is never reached.
+    single class. The form of d, the division by C², several steps and their momentum, which begins anew in each round,
+    are those of MAP's public code. The paper takes one gradient step of the sum in a round: ``steps: 1``, ``momentum:
+    0`` and C² times its step size as ``lr``; its text was not compared. The squared Euclidean distance of unit rows is
+    4 d, so a margin for that is divided by 4 here. C rows can all have the distance C/(2(C - 1)) at most (0.56 for ten
+    classes): a larger margin is never reached.
     """
 
     margin: Positive = 0.8

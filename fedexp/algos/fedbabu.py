@@ -17,6 +17,9 @@ class FixedClassifier(Component):
     classifier, is complete.
 
     The classifier is not in the optimizer: neither momentum nor weight decay moves it.
+
+    Deviations: none from Alg. 1. FL-bench sets the classifier's gradient to zero instead, so that weight decay would
+    still move it.
     """
 
     def private_part(self) -> str:

@@ -29,11 +29,11 @@ class EnsembleDistillation(Component):
     than FedAvg's is sent. The server holds the cohort's models during its step. ``loss`` in a round's record is the
     first and the last value of the loss.
 
-    Deviations: a fixed number of steps; the authors take up to 10,000 and stop by a validation set. ``teacher:
-    probabilities`` averages probabilities instead of logits, an option of their code, whose default averages losses.
-    MAP draws its 500 public samples from the global test set and does not say that they leave it; here they do
-    (``public``), so that nothing is tested that was trained on. All teachers count alike, as in eq. 1, whatever the
-    run's ``weighting``.
+    Deviations: a fixed number of steps; the authors' code takes up to 10,000, stops by a validation set, and clips
+    gradients to a norm of 5, which is not done. ``teacher: probabilities`` averages probabilities instead of logits, an
+    option of their code, whose default averages losses. MAP draws its 500 public samples from the global test set and
+    does not say that they leave it; here they do (``public``), so that nothing is tested that was trained on. All
+    teachers count alike, as in eq. 1, whatever the run's ``weighting``.
     """
 
     steps: CountOr0 = 200
@@ -43,6 +43,7 @@ class EnsembleDistillation(Component):
 
     keeps: ClassVar[tuple[str, ...]] = ("model",)
     needs_public: ClassVar[bool] = True
+    needs_classifier: ClassVar[bool] = True
 
     def update(self, delta: Tree, server: ServerRound) -> Tree:
         """From the mean, which the components before may have moved, to the distilled model."""
@@ -80,7 +81,7 @@ class EnsembleDistillation(Component):
         size, rng = min(self.batch_size, n), server.generator("batches")
         epochs = -(-self.steps * size // n)
         rows = torch.cat([torch.randperm(n, generator=rng) for _ in range(epochs)])
-        return list(rows[: self.steps * size].view(self.steps, size))
+        return list(rows[: self.steps * size].to(server.device).view(self.steps, size))
 
     def neutral(self) -> EnsembleDistillation:
         """Without steps the mean stays as it is."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -29,18 +29,19 @@ class DynamicRegularizer(Component):
 
     The same drift is that of FedDC (Gao et al., CVPR 2022), which has SCAFFOLD's control beside it: ``algo=feddc``.
 
-    ``release: mean``: mean(w_k), the sent model without the shift r, is tested and saved, as in the authors' code.
-    ``release: sent``: the shifted model, which Alg. 1 calls the server's.
-
-    Deviations: ``by_samples: true`` is the authors' alpha / (n_k / mean n). They have no momentum; here the run's stays
-    (``optim.momentum=0``), and alpha from 0.1 on may diverge with 0.9. ``local.clip`` limits the pull too; theirs does
-    not limit alpha · w, which is in their weight decay. MAP's public code has another rule, a squared norm divided by
-    the number of tensors and w ← (1 - Q) w + Q mean(w_k) without h, which is left out.
+    Deviations: the server's model of Alg. 1 is the one that is sent, with the shift r: ``release: sent``. The authors'
+    code, which MAP names as its source, tests mean(w_k), the same model without the shift. That is the default, and is
+    what is saved. ``by_samples: true`` is the authors' alpha / (n_k / mean n). They have no momentum; here the run's
+    stays (``optim.momentum=0``), and alpha from 0.1 on may diverge with 0.9. ``local.clip`` limits the pull too; theirs
+    does not limit alpha · w, which is in their weight decay. MAP's public code has another rule, a squared norm divided
+    by the number of tensors and w ← (1 - Q) w + Q mean(w_k) without h, which is left out.
     """
 
     alpha: Positive = 0.01
     by_samples: bool = False
     release: Literal["mean", "sent"] = "mean"
+
+    padded: ClassVar[bool] = True
 
     def problems(self, facts: Facts) -> Iterable[str]:
         """The drift is that of one phase."""

@@ -53,6 +53,7 @@ class EquiangularHead(Component):
 
     paper: ClassVar[Paper | None] = Paper("FedGELA", weighting="samples", evaluate="fedgela")
     personal: ClassVar[bool] = True
+    padded: ClassVar[bool] = True
 
     @property
     def shared_modules(self) -> tuple[str, ...]:
@@ -135,6 +136,7 @@ class LocalAdaptation(Component):
 
     paper: ClassVar[Paper | None] = Paper("FedGELA", weighting="samples", evaluate="fedgela")
     personal: ClassVar[bool] = True
+    padded: ClassVar[bool] = True
 
     def slots(self) -> Sequence[Slot]:
         """What Φ is divided by, if the clients cannot know it."""
@@ -164,7 +166,7 @@ def frame(init: Init) -> Tree:
     c = init.n_classes
     basis, _ = torch.linalg.qr(torch.rand(init.feature_dim, c, generator=init.generator, dtype=torch.float64))
     centring = torch.eye(c, dtype=torch.float64) - 1 / c
-    return {"value": (math.sqrt(c / (c - 1)) * basis @ centring).T.float().contiguous()}
+    return {"value": (math.sqrt(c / (c - 1)) * basis @ centring).T.to(torch.get_default_dtype()).contiguous()}
 
 
 def amount(share: Tensor, quantity: Literal["identity", "exp", "sqrt"]) -> Tensor:

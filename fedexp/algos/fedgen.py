@@ -13,8 +13,9 @@ from torch import Tensor, nn
 
 from fedexp.algos.transfer import distillation
 from fedexp.core.component import Component
+from fedexp.core.devices import send, to_device
 from fedexp.core.ranges import Count, CountOr0, NotNegative, Positive, ShareAbove0
-from fedexp.core.state import Init, Out, Slot, Tree, Upload, per_class, snapshot
+from fedexp.core.state import Init, Out, Slot, Tree, Upload, per_class, pick, snapshot
 from fedexp.core.views import Facts, LocalRound, ServerRound, Step
 
 
@@ -37,11 +38,12 @@ class FeatureGenerator(Component):
     and their counts. Personal: none; clients are tested with their locally trained models.
 
     Deviations: the paper's two terms have weight 1. The authors' code begins with ``weight: 10`` and ``latent: 10``,
-    the weight of KL(softmax(f(G(ε, y))) ‖ softmax(z)) for the labels y of the batch, and multiplies both by
-    ``decay: 0.98`` each round. It draws labels uniformly and keeps Adam's state; here Adam begins anew
-    each round. PFLlib and FL-bench have other sizes, steps and no diversity; FL-bench draws the client's own labels
-    only, from which nothing is learned about classes that it lacks. Clients run the generator with its running
-    statistics, the server trains it with those of its batches. A restricted softmax does not act on generated features.
+    the weight of KL(softmax(f(G(ε, y))) ‖ softmax(z)) for the labels y of the batch, and multiplies both by ``decay:
+    0.98`` each round, the first also by ``samples`` over the batch size. It draws labels uniformly and keeps Adam's
+    state; here Adam begins anew each round. PFLlib and FL-bench have other sizes, steps and no diversity; FL-bench
+    draws the client's own labels only, from which nothing is learned about classes that it lacks. Clients run the
+    generator with its running statistics, the server trains it with those of its batches. A restricted softmax does not
+    act on generated features.
     """
 
     weight: NotNegative = 1.0
@@ -58,7 +60,9 @@ class FeatureGenerator(Component):
     hidden: Count = 512
 
     keeps: ClassVar[tuple[str, ...]] = ("model",)
+    needs_classifier: ClassVar[bool] = True
     terms: ClassVar[tuple[str, ...]] = ("generated", "latent")
+    unbatched: ClassVar[str | None] = "draws random numbers at every step"
 
     def problems(self, facts: Facts) -> Iterable[str]:
         """The generator has batch norm."""
@@ -137,16 +141,19 @@ class FeatureGenerator(Component):
         if not (self.steps and clients):
             return {}
         counts = torch.stack([server.kept["counts"][c]["value"] for c in clients])
-        models = [{**server.model, **server.kept["model"][c]} for c in clients]
+        classifier = server.facts.layout.part("classifier")
+        models = [pick({**server.model, **server.kept["model"][c]}, classifier) for c in clients]
+        models = [*to_device({str(n): m for n, m in enumerate(models)}, server.device).values()]
         generate, rng = self._generate(server.facts, training=True), server.generator("features")
-        tree = snapshot(server.mine["generator"])
+        tree = {n: t.to(server.device) for n, t in snapshot(server.mine["generator"]).items()}
+        shares = (counts / counts.sum(0).clamp(min=1)).to(server.device)
         trained = [t.requires_grad_() for n, t in tree.items() if "running" not in n and t.is_floating_point()]
         adam = torch.optim.Adam(trained, self.lr, weight_decay=self.weight_decay, fused=True)
         for _ in range(self.steps):
             y = torch.multinomial(counts.sum(0), self.batch_size, replacement=True, generator=rng)
-            noise = self._noise(y, rng)
+            y, noise = send(y, server.device), send(self._noise(y, rng), server.device)
             h = generate(tree, noise, y)
-            loss = self._taught([server.classify(m, h) for m in models], y, counts)
+            loss = self._taught([server.classify(m, h) for m in models], y, shares)
             total = loss + self.diversity * _sameness(noise, h)
             adam.zero_grad()
             total.backward()  # type: ignore[no-untyped-call]
@@ -154,13 +161,12 @@ class FeatureGenerator(Component):
         server.record("loss", loss.item())
         return {"generator": tree, "labels": {"value": counts.sum(0)}}
 
-    def _taught(self, logits: list[Tensor], y: Tensor, counts: Tensor) -> Tensor:
+    def _taught(self, logits: list[Tensor], y: Tensor, shares: Tensor) -> Tensor:
         """How far the clients' classifiers are from the labels on generated features."""
         if self.teacher == "logits":
             return F.cross_entropy(torch.stack(logits).mean(0), y)
-        shares = (counts / counts.sum(0).clamp(min=1))[:, y]
         losses = torch.stack([F.cross_entropy(z, y, reduction="none") for z in logits])
-        return (shares * losses).sum(0).mean()
+        return (shares[:, y] * losses).sum(0).mean()
 
     def neutral(self) -> FeatureGenerator:
         """What the generator makes counts for nothing."""

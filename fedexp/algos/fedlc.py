@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -35,6 +35,8 @@ class LogitCalibration(Component):
     tau: NotNegative = 1.0
     denominator: Literal["all", "others"] = "all"
 
+    padded: ClassVar[bool] = True
+
     def logits(self, z: Tensor, step: Step) -> Tensor:
         """Subtracts the margins."""
         info = step.info
@@ -48,7 +50,7 @@ class LogitCalibration(Component):
             return None
         own = F.one_hot(step.y, step.n_classes).bool()
         others = step.z.masked_fill(own, -torch.inf)
-        return (others.logsumexp(1) - step.z.logsumexp(1)).mean()
+        return step.mean(others.logsumexp(1) - step.z.logsumexp(1))
 
     def neutral(self) -> LogitCalibration:
         """Without margins it is the cross-entropy."""

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedexp.core.component import Component, Paper
 from fedexp.core.ranges import Count, NotNegative, Positive
-from fedexp.core.views import Step
+from fedexp.core.views import Facts, Step
 
 GRAM = 256  # up to so many samples one n × n product takes less time than a d × d product for each class
 
@@ -69,7 +69,12 @@ class ManifoldReshape(Component):
         """Prototypes are for the margin only."""
         return ("means",) if self.inter else ()
 
-    def note(self) -> str | None:
+    @property
+    def unbatched(self) -> str | None:
+        """Lite draws samples."""
+        return None if self.lite is None else "draws random samples at every step (lite)"
+
+    def note(self, facts: Facts) -> str | None:
         """What an ablation could save."""
         return None if self.inter else "inter is 0, so no prototype is read; ~algo.means saves making and sending them"
 

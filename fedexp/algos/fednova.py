@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -11,13 +11,8 @@ import torch
 from fedexp.core.component import Component
 from fedexp.core.state import Out, Tree, Upload, axpy, number, scale, sub
 from fedexp.core.views import Facts, LocalRound, ServerRound
-from fedexp.errors import PlanError
 
 SENT = 1024.0  # what is sent is d_k times this, since d_k itself would be rounded away beside the weights
-NO_MODELS = (
-    "sends steps instead of models, and another component looks at the models of single clients at the server. "
-    "They cannot be combined."
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +25,10 @@ class NormalisedAveraging(Component):
     w_k - w_t: the number τ of local steps, or (τ - ρ (1 - ρ^τ) / (1 - ρ)) / (1 - ρ) with momentum ρ. If all clients
     take the same number of steps, this is FedAvg. There is one global model, and no state. Running statistics are the
     clients' mean. Server momentum (gmf) is FedAvgM's component behind this one.
+
+    In the paper p_k are the shares of the samples. With uniform weights, as in MAP's tables, a client with few samples
+    and so few steps has its short way lengthened to the others', and counts for more than its data:
+    ``weighting=samples`` if sizes differ much.
 
     Deviations: ``shrink: true`` is the authors' code, which MAP's has inherited. With momentum and its proximal term it
     divides by a_k + τ_k and multiplies by Σ p_k τ_k, so that the server's step is 0.14 of FedAvg's after 20 local steps
@@ -47,6 +46,14 @@ class NormalisedAveraging(Component):
         if len(self.during) != 1 or "*" in self.during:
             yield f"during must name the one phase that is uploaded, not {list(self.during)}"
 
+    def clashes(self, before: Mapping[str, Component], after: Mapping[str, Component]) -> Iterable[str]:
+        """No models arrive at the server."""
+        if looking := [k for k, c in {**before, **after}.items() if "model" in c.keeps]:
+            yield (
+                f"sends steps instead of models, and component {looking[0]!r} looks at the models of single clients at "
+                "the server. They cannot be combined."
+            )
+
     def uploads(self) -> Sequence[Upload]:
         """One number: a_k, or τ_k in the authors' code."""
         return (Upload("length", number(0.0), "weighted"),)
@@ -62,8 +69,6 @@ class NormalisedAveraging(Component):
 
     def update(self, delta: Tree, server: ServerRound) -> Tree:
         """Multiplies by Σ p_k a_k."""
-        if "model" in server.kept:
-            raise PlanError(f"component {server.key!r} {NO_MODELS}")
         length = server.reduced.get("length")
         return delta if length is None else scale(delta, length["value"].item() / SENT)
 

@@ -4,24 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fedexp.algos.fedrema import mixed
+from fedexp.algos.mixed_heads import MixedHeads, mixed
 from fedexp.algos.prototypes import class_sums
-from fedexp.core.component import Component
 from fedexp.core.ranges import ShareBelow1
-from fedexp.core.state import Init, Out, Slot, Tree, Upload, part_of_model, pick
-from fedexp.core.views import Facts, LocalRound, ServerRound, View
+from fedexp.core.state import Init, Out, Tree, Upload
+from fedexp.core.views import LocalRound, ServerRound
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClassifierCollaboration(Component):
+class ClassifierCollaboration(MixedHeads):
     """Averages features over all clients, and classifiers with weights of each client's own.
 
     Xu, Tong and Huang, FedPAC, ICLR 2023. With the features it receives, a client finds H_k, its class means times
@@ -43,35 +42,14 @@ class ClassifierCollaboration(Component):
 
     threshold: ShareBelow1 = 1e-3
 
-    personal: ClassVar[bool] = True
-    global_view: ClassVar[bool] = False
-
-    def problems(self, facts: Facts) -> Iterable[str]:
-        """The classifier is sent once."""
-        if len(self.during) != 1 or "*" in self.during:
-            yield f"during must name the one phase after which classifiers are sent, not {list(self.during)}"
-
-    def slots(self) -> Sequence[Slot]:
-        """Each client's classifier."""
-        return (Slot("head", "mailbox", part_of_model("classifier"), down=True),)
-
     def uploads(self) -> Sequence[Upload]:
         """The trained classifier, and what its weights for others follow from."""
-        return Upload("head", part_of_model("classifier"), "keep"), Upload("statistics", _no_statistics, "keep")
-
-    def private_part(self) -> str:
-        """The classifier goes by mailbox."""
-        return "classifier"
-
-    def start(self, weights: Tree, view: View) -> Tree:
-        """Shared features, own classifier."""
-        return {**weights, **view.mine["head"]}
+        return (*super().uploads(), Upload("statistics", _no_statistics, "keep"))
 
     def finish(self, local: LocalRound) -> Out:
         """Statistics of the features as received, and the classifier as trained."""
-        head = pick(local.ends[self.during[0]], local.layout.part("classifier"))
         found = statistics(local.embed(local.received), local.facts.n_classes)
-        return Out(uploads={"head": head, "statistics": found})
+        return Out(uploads={"head": self._trained_head(local), "statistics": found})
 
     def serve(self, server: ServerRound) -> dict[str, Tree | dict[int, Tree]]:
         """Mixes a classifier for each client of the cohort."""

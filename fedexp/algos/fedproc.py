@@ -13,6 +13,8 @@ from fedexp.core.component import Component
 from fedexp.core.ranges import Count, Positive
 from fedexp.core.views import Step
 
+UNKNOWN = -100  # the label of samples whose class has no prototype
+
 
 @dataclass(frozen=True, kw_only=True)
 class PrototypeContrast(Component):
@@ -37,6 +39,11 @@ class PrototypeContrast(Component):
 
     needs: ClassVar[tuple[str, ...]] = ("means",)
 
+    @property
+    def total_rounds(self) -> str | None:
+        """The weights of both losses change over the run, unless ``rounds`` is given."""
+        return None if self.rounds else "the weight of the contrast falls over the whole run"
+
     def loss(self, step: Step) -> Tensor | None:
         """The contrast, written as a correction of the cross-entropy: (1 - a) · (L - CE)."""
         means = step.of("means")["means"]
@@ -47,9 +54,9 @@ class PrototypeContrast(Component):
         prototypes = step.once("prototypes", lambda: F.normalize(means["value"]))
         features = F.normalize(step.h) if self.similarity == "cosine" else step.h
         similarities = (features @ prototypes.T / self.temperature).masked_fill(~known, -torch.inf)
-        rows = known[step.y]
-        contrast, ce = (F.cross_entropy(z[rows], step.y[rows], reduction="sum") for z in (similarities, step.z))
-        return share * (contrast - ce) / len(rows)
+        y = step.y.masked_fill(~known[step.y], UNKNOWN)
+        contrast, ce = (F.cross_entropy(z, y, reduction="sum", ignore_index=UNKNOWN) for z in (similarities, step.z))
+        return share * (contrast - ce) / len(y)
 
     def neutral(self) -> PrototypeContrast:
         """After one round without prototypes the cross-entropy has all the weight."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -32,6 +32,8 @@ class Proximal(Component):
 
     weight: NotNegative = 0.01
     form: Literal["squared", "smooth_l1"] = "squared"
+
+    padded: ClassVar[bool] = True
 
     def loss(self, step: Step) -> Tensor | None:
         """The distance to the received weights."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -10,14 +10,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedexp.core.component import Component, Paper
+from fedexp.algos.mixed_heads import MixedHeads, mixed
+from fedexp.core.component import Paper
 from fedexp.core.ranges import Count, Positive, Share
-from fedexp.core.state import Init, Out, Slot, Tree, Upload, part_of_model, pick
-from fedexp.core.views import Facts, LocalRound, ServerRound, View
+from fedexp.core.state import Init, Out, Slot, Tree
+from fedexp.core.views import LocalRound, ServerRound
 
 
 @dataclass(frozen=True, kw_only=True)
-class RelativityHeads(Component):
+class RelativityHeads(MixedHeads):
     """Averages features over all clients, and classifiers over peers that answer alike.
 
     Liang et al., FedReMa, ECAI 2024, sect. 4, Alg. 1 and 2. Each round the server puts one random feature, uniform in
@@ -51,37 +52,15 @@ class RelativityHeads(Component):
     draws: Count = 1
 
     paper: ClassVar[Paper | None] = Paper("FedReMa", weighting="samples", evaluate="fedrema")
-    personal: ClassVar[bool] = True
-    global_view: ClassVar[bool] = False
-
-    def problems(self, facts: Facts) -> Iterable[str]:
-        """The classifier is sent once."""
-        if len(self.during) != 1 or "*" in self.during:
-            yield f"during must name the one phase after which classifiers are sent, not {list(self.during)}"
+    needs_classifier: ClassVar[bool] = True
 
     def slots(self) -> Sequence[Slot]:
         """Each client's classifier, the map G, and the state of the period."""
-        return (
-            Slot("head", "mailbox", part_of_model("classifier"), down=True),
-            Slot("chosen", "server", _nobody),
-            Slot("period", "server", _open),
-        )
-
-    def uploads(self) -> Sequence[Upload]:
-        """The trained classifier."""
-        return (Upload("head", part_of_model("classifier"), "keep"),)
-
-    def private_part(self) -> str:
-        """The classifier goes by mailbox."""
-        return "classifier"
-
-    def start(self, weights: Tree, view: View) -> Tree:
-        """Shared features, own classifier."""
-        return {**weights, **view.mine["head"]}
+        return (*super().slots(), Slot("chosen", "server", _nobody), Slot("period", "server", _open))
 
     def finish(self, local: LocalRound) -> Out:
         """Sends the classifier."""
-        return Out(uploads={"head": pick(local.ends[self.during[0]], local.layout.part("classifier"))})
+        return Out(uploads={"head": self._trained_head(local)})
 
     def serve(self, server: ServerRound) -> dict[str, Tree | dict[int, Tree]]:
         """Chooses peers while the period lasts, and mixes a classifier for each client of the cohort."""
@@ -134,22 +113,6 @@ def most_relevant(relativity: Tensor, *, printed: bool = False) -> tuple[Tensor,
         chosen[client, others[index[widest + (not printed) :]]] = 1
         gaps.append(steps[widest])
     return chosen, torch.stack(gaps)
-
-
-def mixed(heads: Mapping[int, Tree], weights: Tensor) -> dict[int, Tree]:
-    """For each client, the mean of all classifiers with its row of weights; its own where the row is zero.
-
-    Integer tensors (counters) are its own.
-    """
-    total = weights.sum(1, keepdim=True)
-    shares = torch.where(total > 0, weights / total.clamp(min=1e-12), torch.eye(len(weights)))
-    new: dict[int, Tree] = {client: dict(head) for client, head in heads.items()}
-    for name, value in next(iter(heads.values())).items():
-        if value.is_floating_point():
-            means = torch.tensordot(shares.to(value), torch.stack([head[name] for head in heads.values()]), 1)
-            for client, mean in zip(heads, means, strict=True):
-                new[client][name] = mean.clone()
-    return new
 
 
 def _nobody(init: Init) -> Tree:

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedexp.core.component import Component
@@ -46,6 +45,7 @@ class TwoHeads(Component):
     during: tuple[str, ...] = ("local", "eval")
 
     personal: ClassVar[bool] = True
+    padded: ClassVar[bool] = True
 
     def modules(self, net: SplitModel, n_classes: int) -> Mapping[str, nn.Module]:
         """The personal head."""
@@ -75,7 +75,7 @@ class TwoHeads(Component):
         h = step.h.detach()
         with torch.no_grad():
             generic = step.classify(h)
-        return F.cross_entropy(generic + step.module("head")(h), step.y)
+        return step.cross_entropy(generic + step.module("head")(h))
 
     def neutral(self) -> TwoHeads:
         """Without balance the generic head is FedAvg's, whatever the personal one does."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
@@ -14,7 +14,6 @@ from fedexp.core.component import Component, Paper
 from fedexp.core.ranges import Count, NotNegative, Positive, Share, ShareAbove0
 from fedexp.core.state import Out, Slot, Tree, Upload, axpy, global_norm, per_class, sub
 from fedexp.core.views import Facts, LocalRound, ServerRound, Step
-from fedexp.errors import PlanError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +32,9 @@ class RestrictedSoftmax(Component):
     the whole logit (fluke). ``dropped``: a_c w_c·h, no bias while training (the authors' public code). It is that of
     the classifier's last layer; where another component replaces or rescales the classifier, logits are scaled whole.
 
+    Beside a method that leaves missing classes out of the training softmax (FedLC, FedROD, FedGELA with ``softmax:
+    owned``) it changes nothing.
+
     Others of this name: fluke counts classes with at most two samples as missing (``min_count: 3``, ``bias: scaled``);
     the authors' public code, and its copies for long-tailed data, have ``mode: count_max`` with ``bias: dropped``.
 
@@ -48,6 +50,7 @@ class RestrictedSoftmax(Component):
     bias: Literal["kept", "scaled", "dropped"] = "kept"
 
     paper: ClassVar[Paper | None] = Paper("FedRS", weighting="uniform", evaluate="map")
+    padded: ClassVar[bool] = True
 
     def slots(self) -> Sequence[Slot]:
         """The factors [clients, classes]."""
@@ -94,6 +97,8 @@ class ClassWeightedAggregation(Component):
     FedRS, sect. 4.4: w_c ← Σ_k p_kc w_kc with p_kc = (n_kc + smoothing) / Σ_j (n_jc + smoothing), Laplace smoothing.
     At 0 only owners count, and a row that nobody in the cohort owns stays as it is; a large value gives the uniform
     mean. The class counts go up with the model.
+
+    Deviations: FedRS discusses it and reports no result; its public code does not have it.
     """
 
     smoothing: NotNegative = 1.0
@@ -143,8 +148,8 @@ class GaussianNoise(Component):
     takes part in each of them: Gaussian releases compose to one with √rounds times the sensitivity, whose ε is exact
     (Dong, Roth and Su, JRSS-B 2022, cor. 2.13 and 3.3; Balle and Wang, ICML 2018, theorem 8).
 
-    Only parameters of the model are covered. A component that sends anything else is refused when it does so. Running
-    statistics of normalisation layers are sent as they are.
+    Only parameters of the model are covered. A component that sends anything else is refused. Running statistics of
+    normalisation layers are sent as they are.
 
     Deviations: the paper rounds its ε = 3.1075 to 3, and counts one release only. That sensitivity presumes clipping
     per sample; clipping the finished update, as described there and done here, guarantees 2 clip only. No credit is
@@ -167,7 +172,15 @@ class GaussianNoise(Component):
         """The paper's ε of one release."""
         return math.sqrt(2 * math.log(1.25 / self.delta)) * self._sensitivity / self.sigma
 
-    def note(self) -> str:
+    def clashes(self, before: Mapping[str, Component], after: Mapping[str, Component]) -> Iterable[str]:
+        """Nothing else may be sent."""
+        if sent := [f"{k}.{u.name}" for k, c in {**before, **after}.items() for u in c.uploads()]:
+            yield (
+                f"puts noise on the model only, and {', '.join(sent)} would be sent without: nothing is private then. "
+                "Leave it out, or the component that sends them."
+            )
+
+    def note(self, facts: Facts) -> str:
         """The privacy statement, as the paper accounts for it, and what the paper leaves out."""
         total = composed_epsilon(math.sqrt(self.rounds) * self._sensitivity / self.sigma, self.delta)
         return (
@@ -187,14 +200,6 @@ class GaussianNoise(Component):
             n: v + self.sigma * torch.randn(v.shape, generator=rng, device=v.device, dtype=v.dtype)
             for n, v in clipped.items()
         }
-
-    def serve(self, server: ServerRound) -> None:
-        """Refuses what came without noise."""
-        if others := sorted({*server.reductions, *server.keeping} - {"model"}):
-            raise PlanError(
-                f"component {server.key!r} puts noise on the model only, and {', '.join(others)} came without: "
-                f"nothing is private then. Leave out {server.key!r}, or the component that sends them."
-            )
 
 
 def composed_epsilon(mu: float, delta: float) -> float:

@@ -29,16 +29,17 @@ class PrivateExpert(Component):
     training. Nothing more than FedAvg's is sent.
 
     Deviations: the paper perturbs the gradients of w for privacy; combine with ``noise`` (algo=fedrs_noise) for that.
-    Neither MAP nor FedRS, nor any public code, says what v and gate are. Here v has the network's architecture and
-    begins as the initial model, so that in the very first round w and v stay alike; the gate sees the features of w,
-    through which it sends no gradient, and begins with zeros, a = 1/2. The mixture is of probabilities, so its
-    logarithms are what other components see as logits: put a restricted softmax before this component, where it acts
-    on z_w.
+    The paper's gate reads the sample itself, a = sigmoid(u · x + b); here it reads the features of w, through which it
+    sends no gradient, so that it fits samples of any kind. It begins with zeros, a = 1/2. Neither MAP nor FedRS, nor
+    any public code, says what v and gate are there. Here v has the network's architecture and begins as the initial
+    model, so that in the very first round w and v stay alike. The mixture is of probabilities, so its logarithms are
+    what other components see as logits: put a restricted softmax before this component, where it acts on z_w.
     """
 
     during: tuple[str, ...] = ("local", "eval")
 
     personal: ClassVar[bool] = True
+    padded: ClassVar[bool] = True
 
     def modules(self, net: SplitModel, n_classes: int) -> Mapping[str, nn.Module]:
         """The private network, and the gate."""

@@ -19,11 +19,11 @@ from fedexp.core.views import Facts, LocalRound, Step, View
 class InheritedPrivateModel(Component):
     """Keeps a private model that inherits from every local training and teaches the next one.
 
-    Li et al., FedPHP, ECML-PKDD 2021; MAP, sect. 4.3 and Alg. 1. While training: (1 - weight) · CE + weight · L, where
-    L transfers from the frozen private model q: ``kd`` τ² KL of logits softened by ``temperature``, ``mmd`` the
-    multi-kernel discrepancy of features. Afterwards q ← (1 - μ) w + μ q with μ = momentum · z / max(int(Q T), 1), at
-    most ``clip``, z being the number of the client's earlier selections. q is the personal model and never leaves the
-    client.
+    Li et al., FedPHP, ECML-PKDD 2021; MAP, sect. 4.2.2, eq. 10 to 13, and Alg. 1. While training:
+    (1 - weight) · CE + weight · L, where L transfers from the frozen private model q: ``kd`` τ² KL of logits softened
+    by ``temperature``, ``mmd`` the multi-kernel discrepancy of features. Afterwards q ← (1 - μ) w + μ q with
+    μ = momentum · z / max(int(Q T), 1), at most ``clip``, z being the number of the client's earlier selections. q is
+    the personal model and never leaves the client.
 
     With ``during: [local]`` the whole local training is uploaded (FedPHP). With ``during: [personal]`` it is split: the
     first half of the steps makes the upload; the second half goes on from there with the same optimizer and is private
@@ -47,6 +47,12 @@ class InheritedPrivateModel(Component):
 
     paper: ClassVar[Paper | None] = Paper("MAP", weighting="uniform", evaluate="map")
     personal: ClassVar[bool] = True
+    total_rounds: ClassVar[str | None] = "the momentum of private models grows over the whole run (Q T)"
+
+    @property
+    def padded(self) -> bool:
+        """Distillation is a mean over samples, the discrepancy one over pairs of them."""
+        return self.transfer != "mmd"
 
     def problems(self, facts: Facts) -> Iterable[str]:
         """It acts in one of two phases."""
@@ -83,7 +89,7 @@ class InheritedPrivateModel(Component):
             term = mmd(step.h, features)
         else:
             form = distillation if self.transfer == "kd" else one_sided_distillation
-            term = form(step.z, logits, self.temperature)
+            term = form(step.z, logits, self.temperature, step.shares)
         return self.weight * (term - step.ce)
 
     def finish(self, local: LocalRound) -> Out:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -35,7 +35,8 @@ class LabelLogits(Component):
     (FedRS's FD, which has a global accuracy). Without it each client keeps a model of its own for ever, nothing but
     tables is sent, and the server has no model to be tested (the original; FedReMa's FedDistill).
 
-    Deviations: F is taken at the end of the phase, in evaluation mode, not accumulated while training. With partial
+    Deviations: F is taken at the end of the phase, in evaluation mode, not accumulated while training. Whether the
+    paper's F are outputs before or after the softmax was not checked in its text; here they are before. With partial
     participation T has the latest tables of all clients that were ever there. ``teacher: all`` does not leave the
     client's own table out; PFLlib does so, and uses raw mean logits as if they were probabilities, which is not here.
     The federated augmentation of the paper is not here. A leftover in the authors' code of FedRS distils from the
@@ -45,6 +46,8 @@ class LabelLogits(Component):
     weight: NotNegative = 1.0
     teacher: Literal["others", "all"] = "others"
     share_model: bool = True
+
+    padded: ClassVar[bool] = True
 
     def problems(self, facts: Facts) -> Iterable[str]:
         """Logits are taken once."""
@@ -86,23 +89,24 @@ class LabelLogits(Component):
         if not step.once("any", lambda: bool(known.any())):
             return None
         terms = F.cross_entropy(step.z, targets[step.y], reduction="none")
-        return self.weight * (terms * known[step.y]).mean()
+        return self.weight * step.mean(terms * known[step.y])
 
     def _teacher(self, step: Step) -> tuple[Tensor, Tensor]:
         """The mean answer to each label as probabilities, and which labels have one."""
         table: Tree = step.mine["total"]
         if self.teacher == "others":
             table = sub(table, step.mine["own"])
-        return F.softmax(table["value"] / table["weight"].clamp(min=1)[:, None], 1), (table["weight"] > 0.5).float()
+        return F.softmax(table["value"] / table["weight"].clamp(min=1)[:, None], 1), (table["weight"] > 0.5).to(
+            table["value"]
+        )
 
     def finish(self, local: LocalRound) -> Out:
         """One pass over the training samples."""
         end = local.ends[self.during[0]]
         logits = ((local.classify(end, h), y) for h, y in local.embed(end))
         sums = class_sums(logits, local.facts.n_classes)
-        table = {
-            "value": sums["value"] / sums["weight"].clamp(min=1)[:, None], "weight": (sums["weight"] > 0).float()
-        }  # fmt: skip
+        value, weight = sums["value"], sums["weight"]
+        table = {"value": value / weight.clamp(min=1)[:, None], "weight": (weight > 0).to(value)}
         kept = {"own": table} if self.share_model else {"own": table, "model": end}
         return Out(slots=kept, uploads={"change": sub(table, local.mine["own"])})
 

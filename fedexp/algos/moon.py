@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -38,6 +39,8 @@ class ModelContrast(Component):
     temperature: Positive = 0.5
     projection: Count | None = 256
 
+    padded: ClassVar[bool] = True
+
     @property
     def shared_modules(self) -> tuple[str, ...]:
         """The projection head travels."""
@@ -68,7 +71,7 @@ class ModelContrast(Component):
             F.cosine_similarity(z, self._project(step, step.forward(tree)[0], tree))
             for tree in (step.received, step.mine["previous"])
         )
-        return self.weight * F.softplus((far - near) / self.temperature).mean()
+        return self.weight * step.mean(F.softplus((far - near) / self.temperature))
 
     def finish(self, local: LocalRound) -> Out:
         """Keeps the local model."""

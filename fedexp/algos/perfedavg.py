@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import ClassVar, Literal
 
-from fedexp.algos.unedited import refuse_edited
+from fedexp.algos.unedited import edited_before
 from fedexp.core.component import Component, Phase
 from fedexp.core.ranges import Epochs, NotNegative, Positive
 from fedexp.core.state import Tree, axpy, pick, scale, sub
@@ -35,15 +36,23 @@ class MetaGradient(Component):
     ``unadapted``. Nothing more than FedAvg's is sent.
 
     Deviations: the meta step has the run's momentum and weight decay, as all methods of a table do; the paper has
-    neither. MAP's public code takes twice the data, shares one momentum between both steps and tests without the step;
-    PFLlib trains twice a round; FL-bench tunes for whole epochs before the test (``test_epochs: 1``).
+    neither. Along a direction with a curvature above 1 / alpha the first-order step leads uphill, whatever the learning
+    rate: a large alpha diverges. MAP's public code takes twice the data, shares one momentum between both steps and
+    tests without the step; PFLlib trains twice a round; FL-bench tunes for whole epochs before the test (``test_epochs:
+    1``).
     """
 
-    alpha: NotNegative = 0.03
+    alpha: NotNegative = 0.01
     lr: Positive | None = None
     form: Literal["first_order", "hessian_free"] = "first_order"
     delta: Positive = 1e-3
     test_epochs: Epochs | None = None
+
+    unbatched: ClassVar[str | None] = "takes gradients at other weights (step.gradient)"
+
+    def clashes(self, before: Mapping[str, Component], after: Mapping[str, Component]) -> Iterable[str]:
+        """What was added to the gradient before would be lost."""
+        return edited_before(self, before)
 
     def plan(self, phases: list[Phase]) -> list[Phase]:
         """Several batches a step, and the step before a test."""
@@ -57,7 +66,6 @@ class MetaGradient(Component):
 
     def grads(self, grads: Tree, step: Step) -> Tree:
         """The gradient after a step, less the Hessian's share of it."""
-        refuse_edited(grads, step)
         w = {n: step.weights[n].detach().clone() for n in grads}
         after = step.gradient(axpy(-self.alpha, grads, w), batch=1)
         if self.form == "first_order":

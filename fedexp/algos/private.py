@@ -48,9 +48,11 @@ class PrivatePart(Component):
         if len(self.during) != 1 or "*" in self.during:
             yield f"during must name the one phase after which the part is kept, not {list(self.during)}"
 
-    def note(self) -> str | None:
+    def note(self, facts: Facts) -> str | None:
         """What FedBN is without normalisation layers."""
-        return "on a network without normalisation layers this is FedAvg" if self.part == "norm" else None
+        if self.part != "norm" or facts.layout.parts["norm"]:
+            return None
+        return "this network has no normalisation layers, so nothing is private and clients train FedAvg's model"
 
     def slots(self) -> Sequence[Slot]:
         """The client's own part."""

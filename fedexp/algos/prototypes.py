@@ -56,7 +56,7 @@ class ClassMeans(Component):
         sums = class_sums(local.embed(local.ends[self.during[0]]), local.facts.n_classes)
         if self.by == "clients":
             owned = sums["weight"] > 0
-            sums = {"value": sums["value"] / sums["weight"].clamp(min=1)[:, None], "weight": owned.float()}
+            sums = {"value": sums["value"] / sums["weight"].clamp(min=1)[:, None], "weight": owned.to(sums["value"])}
         return Out(uploads={"sums": sums})
 
     def serve(self, server: ServerRound) -> dict[str, Tree | dict[int, Tree]]:
@@ -84,6 +84,8 @@ class Align(Component):
 
     Liang et al., FedReMa, ECAI 2024, table 4 (+F), after FedPAC: weight · mean (h - g_y)², over samples and feature
     dimensions. A sample whose class has no prototype yet counts as zero, so the first round has no alignment.
+
+    Deviations: FedReMa (eq. 11) says that the distance is usually the L2 norm; the mean square is its public code's.
     """
 
     weight: NotNegative = 1.0

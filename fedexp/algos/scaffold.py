@@ -27,6 +27,7 @@ class Scaffold(Component):
     """
 
     needs_sgd: ClassVar[bool] = True
+    padded: ClassVar[bool] = True
 
     server_lr: Positive = 1.0
     momentum: bool = False

@@ -53,6 +53,9 @@ class AdaptiveServer(Component, ABC):
     of w_k - w_t; v from Δ² by the method's own rule; w ← w + lr · m / (√v + tau). It begins at m = 0 and v = ``v0``,
     which is tau² if null, the least that the paper allows. Both stay at the server: what is sent is FedAvg's, and there
     is one global model. Running statistics are the clients' mean.
+
+    Deviations: none from Alg. 2, which has no bias correction. FL-bench begins at v = 0, has an lr of 0.1, a beta2 of
+    0.999 and a beta1 of 0.9 for Adagrad too, and sends running statistics through the rule.
     """
 
     lr: Positive = 0.01

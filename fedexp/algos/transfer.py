@@ -7,16 +7,26 @@ import torch.nn.functional as F
 from torch import Tensor
 
 
-def distillation(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
-    """τ² · mean KL(softmax(teacher/τ) ‖ softmax(student/τ)). Zero, with zero gradient, where both agree."""
+def distillation(student: Tensor, teacher: Tensor, temperature: float, shares: Tensor | None = None) -> Tensor:
+    """τ² · mean KL(softmax(teacher/τ) ‖ softmax(student/τ)). Zero, with zero gradient, where both agree.
+
+    ``shares`` are those of a step (``Step.shares``), here and below.
+    """
     log_p = F.log_softmax(student / temperature, dim=1)
     log_q = F.log_softmax(teacher / temperature, dim=1)
-    return temperature**2 * F.kl_div(log_p, log_q, reduction="batchmean", log_target=True)
+    terms = log_q.exp() * (log_q - log_p)  # not F.kl_div, which cannot be batched
+    mean = terms.sum() / len(student) if shares is None else (terms.sum(1) * shares).sum()
+    return temperature**2 * mean
 
 
-def one_sided_distillation(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
+def one_sided_distillation(
+    student: Tensor, teacher: Tensor, temperature: float, shares: Tensor | None = None
+) -> Tensor:
     """Cross-entropy between the teacher softened by τ and the student as it is: the form of the public code."""
-    return F.cross_entropy(student, F.softmax(teacher / temperature, dim=1))
+    target = F.softmax(teacher / temperature, dim=1)
+    if shares is None:
+        return F.cross_entropy(student, target)
+    return (F.cross_entropy(student, target, reduction="none") * shares).sum()
 
 
 def mmd(x: Tensor, y: Tensor, kernels: int = 5, ratio: float = 2.0) -> Tensor:

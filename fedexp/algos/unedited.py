@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from fedexp.core.state import Tree
-from fedexp.core.views import Step
-from fedexp.errors import PlanError
+from collections.abc import Iterable, Mapping
+
+from fedexp.core.component import Component, overrides
 
 
-def refuse_edited(grads: Tree, step: Step) -> None:
-    """Demands that these are the gradients of the backward pass.
-
-    Raises:
-        PlanError: If a component before has edited them.
-    """
-    key = step.frame.key
-    if any(step.weights[n].grad is not g for n, g in grads.items()):
-        raise PlanError(
-            f"component {key!r} replaces the gradient of a step, which a component before it has edited. "
-            f"Put {key!r} first in the algorithm's yaml."
+def edited_before(component: Component, before: Mapping[str, Component]) -> Iterable[str]:
+    """Says which components edit gradients before this one, in a phase that it acts in."""
+    editing = [k for k, c in before.items() if overrides(c, "grads") and _meet(c.during, component.during)]
+    if editing:
+        yield (
+            f"replaces the gradient of a step, which component {editing[0]!r} has edited before. Put it in front of "
+            f"{editing[0]!r} in the algorithm's yaml."
         )
+
+
+def _meet(some: tuple[str, ...], others: tuple[str, ...]) -> bool:
+    return "*" in (*some, *others) or not set(some).isdisjoint(others)

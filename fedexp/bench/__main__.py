@@ -12,7 +12,7 @@ from typing import Any
 from rich.console import Console
 
 from fedexp.bench import usage
-from fedexp.bench.arguments import positive
+from fedexp.bench.arguments import add_loop_options, loop_overrides, positive
 from fedexp.bench.speed import VARIANTS, usual
 from fedexp.bench.workload import WORKLOADS
 from fedexp.config.compose import choices_of
@@ -22,8 +22,7 @@ from fedexp.terminal.command import complain
 from fedexp.terminal.console import open_console
 
 EPILOG = "\n".join(["workloads:", *(f"  {name}  {w.title}" for name, w in WORKLOADS.items())])
-COMMANDS = ("speed", "algos", "startup", "scale")
-METHODS = ["map", "scaffold", "fedmr", "fedgela", "fedrema"]
+COMMANDS = ("speed", "algos", "startup", "scale", "gpu-check")
 WIDTH_WITHOUT_TERMINAL = 160  # columns
 
 
@@ -38,6 +37,10 @@ def main(argv: Sequence[str]) -> int:
             from fedexp.bench import scale
 
             return scale.main(rest)
+        if command == "gpu-check":
+            from fedexp.bench import gpu_check
+
+            return gpu_check.main(rest, console)
         asked = _parser(command).parse_args(rest)
         usage.demand_linux()
         found = _measure(command, asked, console)
@@ -54,14 +57,17 @@ def main(argv: Sequence[str]) -> int:
 def _parser(command: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m fedexp.bench", epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter,
-        usage="%(prog)s [speed|algos|startup|scale] [name ...] [options]",
+        usage="%(prog)s [speed|algos|startup|scale|gpu-check] [name ...] [options]",
         description="Times fedexp in turns with a raw loop that takes the same steps (speed, the default), methods in "
-        "turns with FedAvg (algos), or the way from the command to the first round (startup).",
+        "turns with FedAvg (algos: all of them on W0, if none is named), or the way from the command to the first "
+        "round (startup).",
     )  # fmt: skip
     parser.add_argument("names", nargs="*", metavar="name", help="workloads (below); of algos, methods too")
     parser.add_argument("--turns", type=positive, default=10, help="turns that count, of each (default: 10)")
     parser.add_argument("--warmup", type=positive, default=2, help="turns before them (default: 2)")
     parser.add_argument("--json", type=Path, help="write all figures to this file")
+    if command in ("speed", "algos"):
+        add_loop_options(parser)
     if command == "speed":
         have = ", ".join(usual())
         parser.add_argument("--variants", nargs="+", default=usual(), help=f"loop/executor (default: {have})")
@@ -72,9 +78,12 @@ def _measure(command: str, asked: argparse.Namespace, console: Console) -> Any:
     if command == "algos":
         from fedexp.bench import algos
 
-        names = [n for n in asked.names if n in WORKLOADS] or ["W1", "W2"]
-        methods = _known([n for n in asked.names if n not in WORKLOADS] or METHODS, [*choices_of("algo"), *WORKLOADS])
-        return algos.measure(names, methods, turns=asked.turns, warmup=asked.warmup, console=console)
+        names = [n for n in asked.names if n in WORKLOADS] or ["W0"]
+        methods = [n for n in asked.names if n not in WORKLOADS] or [m for m in choices_of("algo") if m != algos.BASE]
+        methods = _known(methods, [*choices_of("algo"), *WORKLOADS])
+        return algos.measure(
+            names, methods, turns=asked.turns, warmup=asked.warmup, console=console, more=loop_overrides(asked)
+        )
     if command == "startup":
         from fedexp.bench import startup
 
@@ -83,7 +92,9 @@ def _measure(command: str, asked: argparse.Namespace, console: Console) -> Any:
 
     names = _known(asked.names or ["W1", "W2", "W3"], list(WORKLOADS))
     variants = _known(asked.variants, list(VARIANTS))
-    return speed.measure(names, variants, turns=asked.turns, warmup=asked.warmup, console=console)
+    return speed.measure(
+        names, variants, turns=asked.turns, warmup=asked.warmup, console=console, more=loop_overrides(asked)
+    )
 
 
 def _known(asked: Sequence[str], words: Sequence[str]) -> list[str]:

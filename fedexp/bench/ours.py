@@ -11,6 +11,8 @@ from typing import Any
 
 from rich.console import Console
 
+from fedexp.bench.contest import COUNT
+from fedexp.bench.passes import counting, mark
 from fedexp.build import build
 from fedexp.config.compose import composed, run_path
 from fedexp.display.plain import PlainDisplay
@@ -19,9 +21,10 @@ from fedexp.runs.directory import RunDir
 
 
 def play(connection: Connection, overrides: Sequence[str]) -> None:
-    """A contestant's process: as many rounds as are asked for, until the other end closes the connection."""
+    """A contestant's process: as many rounds as are asked for, or ``COUNT``, until the other end closes it."""
     config = composed(overrides)
     experiment = build(config)
+    mark(experiment.net)
     with RunDir(run_path(config)) as rundir, Path(os.devnull).open("w") as nowhere:
         display = PlainDisplay(Console(file=nowhere))
         engine = experiment.engine(rundir, display)
@@ -29,11 +32,18 @@ def play(connection: Connection, overrides: Sequence[str]) -> None:
         engine.tracker.start(experiment.card(rundir), [])
         try:
             connection.send({"ready": True})
-            while rounds := connection.recv():
-                connection.send(timed(engine, rounds))
+            while asked := connection.recv():
+                connection.send(counted(engine) if asked == COUNT else timed(engine, asked))
         finally:
             engine.executor.close()
             engine.tracker.finish(None)
+
+
+def counted(engine: Engine) -> dict[str, Any]:
+    """Plays one more round, and says which passes it took."""
+    with counting() as passes:
+        engine.play(engine.progress.state.round + 1)
+    return {"passes": passes}
 
 
 def timed(engine: Engine, rounds: int) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import copy
 import pickle
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from multiprocessing.sharedctypes import Synchronized
 from pathlib import Path
@@ -40,10 +40,12 @@ class Setting:
     processes: int
     threads: int
     channels_last: bool = False
+    device: str = "cpu"  # any other has one process
 
     def __str__(self) -> str:
         layout = ", channels_last" if self.channels_last else ""
-        return f"{self.processes} × {self.threads} thread{'s' * (self.threads > 1)}{layout}"
+        device = "" if self.device == "cpu" else f", {self.device}"
+        return f"{self.processes} × {self.threads} thread{'s' * (self.threads > 1)}{layout}{device}"
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,11 @@ class RawTask:
         net, optimizer = pickle.loads((folder / "parts.pickle").read_bytes())  # noqa: S301 - our own bytes
         return cls(**safetensors.torch.load_file(folder / "task.safetensors"), net=net, optimizer=optimizer)
 
+    def to(self, device: str) -> RawTask:
+        """The same with its samples and network on a device."""
+        moved: dict[str, Any] = {k: v.to(device) for k, v in vars(self).items() if isinstance(v, Tensor)}
+        return replace(self, **moved, net=self.net.to(device))
+
     @classmethod
     def of(cls, experiment: Experiment) -> RawTask:
         """What a run of fedexp is made of, so that both sides have the same."""
@@ -90,7 +97,7 @@ class Shuffle:
         """The batches of one client's round."""
         own = self._rows[client]
         for _ in range(self._epochs):
-            yield from torch.split(own[torch.randperm(len(own))], self._size)
+            yield from torch.split(own[torch.randperm(len(own), device=own.device)], self._size)
 
 
 class RawWorker:
@@ -151,8 +158,9 @@ class Crew:
         self.n_test = len(task.test_y)
         self.weights = [w.detach().clone() for w in task.net.parameters()]
         self._totals = [[torch.zeros_like(w) for w in self.weights] for _ in range(setting.processes)]
-        for tensor in (*self.weights, *(t for total in self._totals for t in total)):
-            tensor.share_memory_()  # type: ignore[no-untyped-call]
+        if setting.device == "cpu":
+            for tensor in (*self.weights, *(t for total in self._totals for t in total)):
+                tensor.share_memory_()  # type: ignore[no-untyped-call]
         self._pipes: list[Any] = []
         self._processes: list[Any] = []
         if setting.processes == 1:
@@ -224,7 +232,7 @@ def _dealt(items: Sequence[int], counter: Synchronized[int]) -> Iterator[int]:
 def play(connection: Connection, folder: Path, workload: Workload, setting: Setting) -> None:
     """A contestant's process: as many rounds as are asked for, until the other end closes the connection."""
     torch.set_num_threads(1)  # so that no pool of threads exists when processes are forked
-    task = RawTask.load(folder)
+    task = RawTask.load(folder).to(setting.device)
     sampler = UniformSampler(0, workload.clients, workload.per_round / workload.clients)
     crew = Crew(task, setting, Shuffle(task.rows, workload.epochs, workload.batch_size), sampler)
     connection.send({"ready": True})

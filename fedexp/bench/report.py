@@ -23,6 +23,7 @@ from fedexp.bench.contest import Contestant
 from fedexp.bench.ratios import RatioSpread, to_neighbours
 from fedexp.terminal.numbers import DASH
 
+DEAR = 1.25  # the time of a pass, over the base's, above which a method is named
 KINDS = ("train", "evaluate", "aggregate", "write")  # in this order; what else a run counts comes after them
 
 
@@ -41,6 +42,12 @@ class ReportLine:
     startup: float
     accuracy: float | None
     note: str = ""
+    passes: float | None = None  # forward and backward passes of a round, over the base's
+
+    @property
+    def beyond_passes(self) -> float | None:
+        """How much longer than the base's a pass takes."""
+        return self.ratio.median / self.passes if self.ratio and self.passes else None
 
 
 def lines(
@@ -71,13 +78,18 @@ def show(title: str, found: Sequence[ReportLine], console: Console) -> None:
     kinds = [*KINDS, *(k for k in extra if k not in (*KINDS, "other")), "other"]
     table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, header_style="dim")
     table.add_column(f"against {found[0].name}", no_wrap=True)
-    for heading in ("ratio", "quartiles", "s/round", "CPU s", *kinds, "MB"):
+    counted = ["passes", "per pass"] if any(line.passes is not None for line in found) else []
+    for heading in ("ratio", "quartiles", *counted, "s/round", "CPU s", *kinds, "MB"):
         table.add_column(heading, justify="right", no_wrap=True)
     if any(line.note for line in found):
         table.add_column("its own work")
     for line in found:
-        table.add_row(*_cells(line, kinds), *([line.note] if line.note else []))
+        name, ratio, quartiles, *rest = _cells(line, kinds)
+        passes = _passes(line) if counted else []
+        table.add_row(name, ratio, quartiles, *passes, *rest, *([line.note] if line.note else []))
     console.print(table)
+    if slow := [line.name for line in found if (line.beyond_passes or 0) > DEAR]:
+        console.print(f"more than {DEAR:g} times what their passes explain: {', '.join(slow)}", highlight=False)
     busy = mean(line.others for line in found)
     console.print(f"[dim]others kept {busy:.2f} of {usage.cores()} cores busy meanwhile[/]\n", highlight=False)
 
@@ -86,6 +98,11 @@ def _cells(line: ReportLine, kinds: Sequence[str]) -> list[str]:
     ratio = [DASH, ""] if line.ratio is None else [f"{line.ratio.median:.3f}", _quartiles(line.ratio)]
     seconds = [f"{line.seconds[k]:.3f}" if k in line.seconds else DASH for k in kinds]
     return [line.name, *ratio, f"{line.wall:.3f}", f"{line.cpu:.2f}", *seconds, f"{line.memory:,.0f}"]
+
+
+def _passes(line: ReportLine) -> list[str]:
+    beyond = line.beyond_passes
+    return [DASH if line.passes is None else f"{line.passes:.2f}", DASH if beyond is None else f"{beyond:.2f}"]
 
 
 def _quartiles(spread: RatioSpread) -> str:

@@ -16,6 +16,7 @@ from fedexp.errors import FedexpError
 from fedexp.system import scratch
 
 if TYPE_CHECKING:
+    import torch
     from rich.console import Console
 
 Tell = Callable[[str], None]
@@ -27,24 +28,27 @@ EXECUTORS: Mapping[str, tuple[str, ...]] = {
 }
 VARIANTS: Mapping[str, tuple[str, ...]] = {
     f"{loop}/{executor}": (f"loop={loop}", *overrides)
-    for loop, (executor, overrides) in product(("trainer", "fabric"), EXECUTORS.items())
+    for loop, (executor, overrides) in product(("trainer", "fabric", "batched"), EXECUTORS.items())
 }
 
 
 def usual() -> list[str]:
-    """The variants that are measured unless others are asked for: all that fedexp has, without what needs Ray."""
+    """The variants that are measured unless others are asked for: without what needs Ray, or is for tiny networks."""
     have = choices_of("executor")
-    return [name for name in VARIANTS if name.partition("/")[2] in have and not name.endswith("/ray")]
+    others = [name for name in VARIANTS if name.endswith("/ray") or name.startswith("batched/")]
+    return [name for name in VARIANTS if name.partition("/")[2] in have and name not in others]
 
 
 def measure(
-    names: Sequence[str], variants: Sequence[str], *, turns: int, warmup: int, console: Console
-) -> dict[str, Any]:
-    """Times workloads one after the other and prints a table for each."""
+    names: Sequence[str], variants: Sequence[str], *, turns: int, warmup: int, console: Console,
+    more: Sequence[str] = (),
+) -> dict[str, Any]:  # fmt: skip
+    """Times workloads one after the other and prints a table for each. ``more`` are settings of the loops."""
     found: dict[str, Any] = {}
     for name in names:
         with scratch.folder() as folder, console.status(name) as status:
-            contest = _contest(WORKLOADS[name], variants, folder, turns, warmup, _teller(name, status.update))
+            chosen = {v: (*VARIANTS[v], *more) for v in variants}
+            contest = _contest(WORKLOADS[name], chosen, folder, turns, warmup, _teller(name, status.update))
         found[name] = {**WORKLOADS[name].facts, **contest}
         calibration = ", ".join(f"{k} {v:.3f} s" for k, v in contest["raw"].items())
         console.print(f"[dim]{name} runs on {found[name]['data']}; raw: {calibration}[/]", highlight=False)
@@ -57,34 +61,41 @@ def _teller(name: str, update: Callable[[str], None]) -> Tell:
 
 
 def _contest(
-    workload: Workload, variants: Sequence[str], folder: Path, turns: int, warmup: int, tell: Tell
+    workload: Workload, variants: Mapping[str, Sequence[str]], folder: Path, turns: int, warmup: int, tell: Tell
 ) -> dict[str, Any]:
     from fedexp.bench import ours
     from fedexp.bench.raw import RawTask
     from fedexp.build import build
+    from fedexp.client.loops import first_device
 
     tell("preparing the raw loop")
     workload.deal(folder)
     overrides = workload.overrides(folder)
-    RawTask.of(build(composed(overrides))).save(folder)
-    others = [Contestant(v, ours.play, ([*overrides, *VARIANTS[v], f"name={v.replace('/', '-')}"],)) for v in variants]
+    experiment = build(composed([*overrides, *next(iter(variants.values()), ())]))
+    RawTask.of(experiment).save(folder)
+    device = first_device(experiment.config["loop"]["accelerator"])
+    others = [
+        Contestant(v, ours.play, ([*overrides, *own, f"name={v.replace('/', '-')}"],)) for v, own in variants.items()
+    ]
     with ExitStack() as stack:
-        raw, calibration = limit(workload, folder, stack, tell)
+        raw, calibration = limit(workload, folder, stack, tell, device)
         opened(others, stack, tell)
         times = interleave(raw, others, turns, warmup=warmup, row=workload.row, tell=tell)
     if any(lap.steps != workload.steps for lap in raw.laps):
         raise FedexpError(f"the raw loop took {raw.laps[0].steps} steps, but a round has {workload.steps}")
     lines = report.lines(raw, others, times, {})
-    return {"raw": calibration, "times": times, "lines": lines, "variants": {v: VARIANTS[v] for v in variants}}
+    return {"raw": calibration, "times": times, "lines": lines, "variants": variants}
 
 
-def limit(workload: Workload, folder: Path, stack: ExitStack, tell: Tell) -> tuple[Contestant, dict[str, float]]:
+def limit(
+    workload: Workload, folder: Path, stack: ExitStack, tell: Tell, device: torch.device
+) -> tuple[Contestant, dict[str, float]]:
     """The best of all raw settings after a short trial of each, ready to play, and the trial's seconds."""
     from fedexp.bench import raw
 
     cores, layouts = usage.cores(), (False, True) if "model=lenet" in workload.model else (False,)
-    shapes = dict.fromkeys([(1, cores), (cores, 1)])
-    settings = [raw.Setting(p, t, channels_last=layout) for (p, t), layout in product(shapes, layouts)]
+    shapes = dict.fromkeys([(1, cores), (cores, 1)] if device.type == "cpu" else [(1, cores)])
+    settings = [raw.Setting(p, t, layout, str(device)) for (p, t), layout in product(shapes, layouts)]
     contestants = {str(s): Contestant("raw", raw.play, (folder, workload, s)) for s in settings}
     with ExitStack() as trying:
         ends = {name: trying.enter_context(ExitStack()) for name in contestants}

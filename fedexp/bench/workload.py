@@ -75,7 +75,8 @@ class Workload:
             *("partition=file", f"partition.path={folder / 'partition.json'}"),
             *(f"cohort.clients={self.clients}", f"cohort.fraction={self.per_round / self.clients:g}"),
             *(f"local.epochs={self.epochs}", f"local.batch_size={self.batch_size}", "local.clip=null", "rounds=1000"),
-            *("evaluate.all_clients=false", "tracker=none", f"out={folder / 'runs'}"),
+            *("evaluate.all_clients=false", "evaluate.missing=false"),  # the raw loop tests the server's model alone
+            *("tracker=none", f"out={folder / 'runs'}"),
         ]
 
     def deal(self, folder: Path) -> None:
@@ -93,7 +94,7 @@ WORKLOADS: Mapping[str, Workload] = {
     "W0": Workload(
         title="a trial of the benchmark itself: tiny images, tiny perceptron", size=8,
         model=("model=mlpnet", "model.hidden=[16,16]", "model.bias=true"), clients=6, samples=40, per_round=3, epochs=2,
-        batch_size=16, images=(30, 10), row=2, real=False,
+        batch_size=16, images=(30, 20), row=2, real=False,
     ),
     "W1": Workload(
         title="LeNet-5, 100 clients × 480 samples, 10 a round, 5 epochs", size=32, model=LENET, clients=100,
@@ -106,5 +107,10 @@ WORKLOADS: Mapping[str, Workload] = {
     "W3": Workload(
         title="perceptron 784-512-512-10, 1,000 clients × 48 samples, 100 a round, 1 epoch", size=28, model=MLP,
         clients=1000, samples=48, per_round=100, epochs=1, row=6,
+    ),
+    "W4": Workload(
+        title="perceptron 64-32-10 on 8 × 8 images, 100 clients × 64 samples, all in a round, 1 epoch", size=8,
+        model=("model=mlpnet", "model.hidden=[32]", "model.bias=true"), clients=100, samples=64, per_round=100,
+        epochs=1, batch_size=8, images=(700, 100), row=6, real=False,
     ),
 }  # fmt: skip

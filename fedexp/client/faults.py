@@ -115,9 +115,9 @@ def time_limit(seconds: float | None, job: Job) -> Iterator[None]:
         raise ClientError(f"{where(job)}: not done after {seconds:g} s (limit)")
 
     before = signal.signal(signal.SIGALRM, late)
-    signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)
     try:
         try:
+            signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)  # in here: a short time is up at once
             yield
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)

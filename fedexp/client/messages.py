@@ -11,6 +11,7 @@ from fedexp.core.algorithm import Private
 from fedexp.core.component import Phase
 from fedexp.core.state import Message
 from fedexp.evaluate.tester import Score
+from fedexp.probes.base import Observation
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,7 @@ class Job:
     weight: float = 1.0  # of its uploads, where they are weighted
     share: float = 1.0  # of the local steps that it does; a straggler does fewer
     test_globally: bool = False  # also test the trained model on the global test set
+    missing: bool | int = False  # samples of the global test set to measure missing classes on, if a test is due
     due: bool = True  # a test is due: phases for the test run before it
     final: bool = False  # after the last round: measured, and nothing of it kept
 
@@ -61,15 +63,18 @@ class ClientResult:
     after: Score | None = None  # the personal model
     unadapted: Score | None = None  # the same without the phases for the test; None if there are none
     globally: Score | None = None  # the personal model on the global test set
+    missing: dict[str, float] = field(default_factory=dict)  # measures of missing classes
     sent: dict[str, int] = field(default_factory=dict)  # bytes of each upload
     error: str | None = None
+    observed: Observation | None = None  # by probes
 
 
 class Scores(TypedDict, total=False):
-    """The scores of a result."""
+    """The scores of a result, and what follows from them."""
 
     before: Score
     personal_before: Score
     after: Score
     unadapted: Score
     globally: Score
+    missing: dict[str, float]

@@ -8,12 +8,12 @@ from typing import Any
 
 import lightning
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedexp.client.logits import LogitPipeline
 from fedexp.client.network import load
 from fedexp.client.optim import Optimizer
+from fedexp.client.precision import NetworkPrecision
 from fedexp.core.algorithm import Algorithm
 from fedexp.core.component import Phase
 from fedexp.core.state import Tree, pick, snapshot
@@ -23,11 +23,15 @@ from fedexp.models.split import SplitModel
 
 
 class Meter:
-    """How far a worker is with its task: clients done, with the share of the running one. Others may look at it."""
+    """How far a worker is with its task: clients done, with the share of the running one."""
 
-    def __init__(self, memory: list[float] | memoryview[float] | None = None, place: int = 0) -> None:
-        self._memory: list[float] | memoryview[float] = [0.0] if memory is None else memory
-        self._place, self._unit = place, 0.0
+    def __init__(self) -> None:
+        self._memory: list[float] | memoryview[float] = [0.0]
+        self._place, self._unit = 0, 0.0
+
+    def write_to(self, memory: memoryview[float], place: int) -> None:
+        """From now on the value is in memory that other processes see."""
+        self._memory, self._place = memory, place
 
     @property
     def value(self) -> float:
@@ -38,7 +42,7 @@ class Meter:
         """So many clients of the task are done."""
         self._memory[self._place] = clients
 
-    def begin(self, steps: int) -> None:
+    def begin(self, steps: float) -> None:
         """The running client takes so many steps."""
         self._unit = 1 / steps
 
@@ -57,6 +61,8 @@ class Turn:
     meter: Meter
     taken: int = 0  # steps
     sums: dict[str, Tensor] = field(default_factory=dict)
+    observe: Callable[[Step], None] | None = None  # probes that look at every step
+    shares: Tensor | None = None  # see Step
     optimizer: Optimizer = field(init=False)
     step: Step = field(init=False)
 
@@ -67,18 +73,24 @@ class Turn:
 
     def terms(self) -> dict[str, float]:
         """The mean of each loss term over the phase."""
-        return {k: v.item() / max(self.taken, 1) for k, v in self.sums.items()}
+        if not self.sums:
+            return {}
+        values = torch.stack([v.reshape(()) for v in self.sums.values()]).tolist()  # read at once
+        return {k: v / max(self.taken, 1) for k, v in zip(self.sums, values, strict=True)}
 
 
 class ClientModule(lightning.LightningModule):
     """One phase of a client's round. Folds the active components over a step. Used again for every client."""
 
-    def __init__(self, net: SplitModel, algorithm: Algorithm, phase: Phase, clip: float | None) -> None:
+    def __init__(
+        self, net: SplitModel, algorithm: Algorithm, phase: Phase, clip: float | None, precision: NetworkPrecision
+    ) -> None:
         super().__init__()
         self.automatic_optimization = False
         self.net = net
         self.phase = phase
         self._clip = clip
+        self._precision = precision
         self._names = algorithm.facts.layout.trainable(phase.train)
         self._answer = LogitPipeline(algorithm, phase.name, net.classifier)
         self._loss, self._grads = (algorithm.active(phase.name, seam) for seam in ("loss", "grads"))
@@ -99,6 +111,7 @@ class ClientModule(lightning.LightningModule):
         frame.classify = self._answer.of_network
         trained = {n: p for n, p in frame.weights.items() if n in self._names}
         self.turn = Turn(frame, trained, optimizer, meter)
+        self._precision.begin()
         for name, tensor in frame.weights.items():
             if tensor.requires_grad is not (name in trained):
                 tensor.requires_grad_(name in trained)
@@ -122,12 +135,14 @@ class ClientModule(lightning.LightningModule):
         batches = batch if self._several else ()
         turn.step, loss = self.objective(batches[0] if batches else batch, batch_idx, batches, turn.count)
         turn.optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
+        self._precision.backward(loss, turn.optimizer)
+        if turn.observe is not None:
+            turn.observe(turn.step)
         if self._grads:
             self._correct()
         if self._clip is not None:
             torch.nn.utils.clip_grad_norm_(turn.trained.values(), self._clip)
-        turn.optimizer.step()
+        self._precision.step(turn.optimizer)
         turn.taken += 1
         turn.meter.step()
 
@@ -137,9 +152,9 @@ class ClientModule(lightning.LightningModule):
         """Cross-entropy of the edited logits, plus the components' terms, each of which is counted."""
         x, y = batch
         h = self.net.features(x)
-        step = Step(self.turn.frame, x, y, h, h, h, index, batches)
+        step = Step(self.turn.frame, x, y, h, h, h, index, batches, self.turn.shares)
         step.z = z = self._answer(step)
-        step.ce = F.cross_entropy(z, y)
+        step.ce = step.cross_entropy(z)
         total = step.ce
         count("ce", total)
         for key, component in self._loss:
@@ -154,14 +169,18 @@ class ClientModule(lightning.LightningModule):
         return step, total
 
     def _correct(self) -> None:
-        trained, frame = self.turn.trained, self.turn.frame
+        trained = self.turn.trained
         grads = {n: p.grad for n, p in trained.items() if p.grad is not None}
-        frame.gradient = self._gradient
+        for name, grad in self.correct(grads, self._gradient).items():
+            trained[name].grad = grad.to(trained[name].dtype)
+
+    def correct(self, grads: Tree, gradient: Callable[[Tree, Batch, Step], Tree] | None = None) -> Tree:
+        """The gradients of a step as components edit them."""
+        self.turn.frame.gradient = gradient
         for key, component in self._grads:
             grads = component.grads(grads, self.turn.step.for_component(key))
-        frame.gradient = None
-        for name, grad in grads.items():
-            trained[name].grad = grad
+        self.turn.frame.gradient = None
+        return grads
 
     def _gradient(self, weights: Tree, batch: Batch, step: Step) -> Tree:
         """The gradient of the objective at other weights; afterwards everything is as it was."""
@@ -171,7 +190,7 @@ class ClientModule(lightning.LightningModule):
         load(self.net, weights)
         try:
             _, loss = self.objective(batch, step.index, step.batches, _not_counted)
-            grads = torch.autograd.grad(loss, list(trained.values()), allow_unused=True)
+            grads = self._precision.gradients(loss, trained.values())
         finally:
             load(self.net, saved)
             frame.key, frame.gradient = key, self._gradient

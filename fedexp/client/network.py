@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from fedexp.core.component import Component, overrides
 from fedexp.core.seeding import seeded
@@ -19,13 +19,25 @@ from fedexp.models.split import SplitModel
 
 def tensors(net: SplitModel) -> Tree:
     """The live parameters and buffers by name."""
-    places = _places.get(net)
-    if places is None:
-        places = _places[net] = [*_entries(net, "_parameters"), *_entries(net, "_buffers")]
-    return {name: entries[key] for name, entries, key in places}
+    return {name: entries[key] for name, entries, key in places(net)}
 
 
-# Where a network keeps its tensors: walking over its modules for every client would take longer than a tiny step.
+def places(net: SplitModel) -> list[tuple[str, dict[str, Any], str]]:
+    """Where a network keeps its tensors: of each its name, a dictionary and the key in it."""
+    found = _places.get(net)
+    if found is None:
+        found = _places[net] = [*_entries(net, "_parameters"), *_entries(net, "_buffers")]
+    return found
+
+
+def put(net: SplitModel, tree: Tree) -> None:
+    """Puts tensors in the place of the network's own; names that the tree does not have stay as they are."""
+    for name, entries, key in places(net):
+        if name in tree:
+            entries[key] = tree[name]
+
+
+# Walking over its modules for every client would take longer than a tiny step.
 _places: WeakKeyDictionary[nn.Module, list[tuple[str, dict[str, Any], str]]] = WeakKeyDictionary()
 
 
@@ -46,6 +58,15 @@ def fastest_memory_format(net: SplitModel) -> SplitModel:
     return net
 
 
+def compile_parts(net: SplitModel, backend: str) -> None:
+    """Compiles the network's passes, when they are first made; other weights are then loaded into the same network."""
+    from torch import _dynamo
+
+    _dynamo.config.recompile_limit = 64  # training and testing, each with some shapes and some parts frozen
+    for part in (net.features, net.classifier):
+        part.compile(backend=backend)
+
+
 def _overruns(conv: nn.Conv2d) -> bool:
     """Whether the gradient of its weights may be written past their end, channels last on a CPU (torch 2.15)."""
     return conv.kernel_size == (1, 1) and max(conv.stride) > 1 and conv.in_channels < 8
@@ -61,9 +82,14 @@ def load(net: SplitModel, tree: Tree) -> None:
 
 
 def detached_from(net: SplitModel, trees: Mapping[str, Tree]) -> dict[str, Tree]:
-    """The same trees, sharing no memory with the network."""
+    """The same trees, sharing no memory with the network, nor with more than is theirs (a stack of many clients)."""
     live = {t.data_ptr() for t in tensors(net).values()}
-    return {n: {k: v.clone() if v.data_ptr() in live else v for k, v in t.items()} for n, t in trees.items()}
+
+    def own(tensor: Tensor) -> Tensor:
+        shared = tensor.data_ptr() in live or tensor.untyped_storage().nbytes() > tensor.nbytes
+        return tensor.clone() if shared else tensor
+
+    return {n: {k: own(v) for k, v in t.items()} for n, t in trees.items()}
 
 
 def layout_of(net: SplitModel) -> Layout:
@@ -131,10 +157,15 @@ class FrozenCopies:
 
     def _copy(self, index: int, tree: Tree) -> SplitModel:
         if index == len(self._copies):
-            spare = copy.deepcopy(self._net).eval()
-            self._copies.append(spare.requires_grad_(requires_grad=False))
-        load(self._copies[index], tree)
+            self._copies.append(self._spare())
+        self._fill(self._copies[index], tree)
         return self._copies[index]
+
+    def _spare(self) -> SplitModel:
+        return copy.deepcopy(self._net).eval().requires_grad_(requires_grad=False)
+
+    def _fill(self, spare: SplitModel, tree: Tree) -> None:
+        load(spare, tree)
 
     def _demand(self, tree: Tree, part: str) -> None:
         """A copy has other weights from earlier: what a tree lacks would be anything."""

@@ -148,6 +148,17 @@ def _refusal(optimizer: OptimizerFactory, overrides: Mapping[str, Any], ranks: s
     return None if lr > 0 else f"lr must be greater than 0, not {lr}"
 
 
+def kept_per_parameter(optimizer: OptimizerFactory) -> int:
+    """How many tensors of a parameter's shape an optimizer keeps beside it: one of momentum, two of Adam."""
+    probe = torch.zeros(2, 2, requires_grad=True)
+    probe.grad = torch.zeros_like(probe)
+    made = optimizer([probe])
+    made.step()
+    states = getattr(made, "state", {}).values()  # which a class of the user's own may lack
+    kept = [t for s in states for t in (s.values() if isinstance(s, Mapping) else (s,))]
+    return sum(isinstance(t, Tensor) and t.shape == probe.shape for t in kept)
+
+
 class FusedSgd:
     """``torch.optim.SGD(fused=True)`` bit for bit, without its bookkeeping, which costs a tenth of a small step."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from fedexp.core.ranges import Count, Share, ShareAbove0
 
@@ -12,12 +12,16 @@ from fedexp.core.ranges import Count, Share, ShareAbove0
 class Schedule(Protocol):
     """The factor on the learning rates in a round; the first is 0, the last ``rounds - 1``."""
 
+    total_rounds: ClassVar[str | None]  # why the factors depend on ``rounds``; None if they do not
+
     def factor(self, round: int, rounds: int) -> float: ...  # noqa: A002 - as everywhere
 
 
 @dataclass(frozen=True, kw_only=True)
 class ConstantRate:
     """The same rate in all rounds."""
+
+    total_rounds: ClassVar[str | None] = None
 
     def factor(self, round: int, rounds: int) -> float:  # noqa: A002, ARG002
         """1."""
@@ -30,6 +34,7 @@ class StepDecay:
 
     every: Count = 10
     gamma: ShareAbove0 = 0.5
+    total_rounds: ClassVar[str | None] = None
 
     def factor(self, round: int, rounds: int) -> float:  # noqa: A002, ARG002
         """Gamma, as often as ``every`` rounds have passed."""
@@ -41,6 +46,7 @@ class ExponentialDecay:
     """gamma ** round, as in FedDyn's public code."""
 
     gamma: ShareAbove0 = 0.99
+    total_rounds: ClassVar[str | None] = None
 
     def factor(self, round: int, rounds: int) -> float:  # noqa: A002, ARG002
         """Gamma, once for each round that has passed."""
@@ -52,6 +58,7 @@ class CosineDecay:
     """floor + (1 - floor) (1 + cos(π round / rounds)) / 2: from 1 in the first round down to nearly ``floor``."""
 
     floor: Share = 0.0
+    total_rounds: ClassVar[str | None] = "the learning rate falls over the whole run"
 
     def factor(self, round: int, rounds: int) -> float:  # noqa: A002
         """Half a cosine over the run."""

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import ParamSpec, TypeVar
+from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import torch
-from torch import Tensor
 
+from fedexp.client.asks import Ask, Asking, Fit, Fitted, Spent, alone
+from fedexp.client.batched.fit import StackFitter
+from fedexp.client.batched.lockstep import Lockstep
+from fedexp.client.batched.loop import BatchedLoop
+from fedexp.client.batched.reasons import stackable
+from fedexp.client.batched.score import StackTester
 from fedexp.client.faults import (
     ADVICE,
     RAISE,
@@ -23,37 +28,29 @@ from fedexp.client.faults import (
     time_limit,
     where,
 )  # fmt: skip
+from fedexp.client.fit import Fitter
 from fedexp.client.handback import hand_back
 from fedexp.client.loops import Loop
-from fedexp.client.messages import ClientResult, Job, Local, Scores
-from fedexp.client.module import ClientModule, Meter
-from fedexp.client.network import FrozenCopies, detached_from, fastest_memory_format, load, tensors
-from fedexp.client.optim import Optimizer, OptimizerFactory, misfits
-from fedexp.core.algorithm import Algorithm, Private, to_device
-from fedexp.core.component import Phase
-from fedexp.core.seeding import derive, seeded
-from fedexp.core.state import Message, ReadOnlyTree, Tree, sizes, snapshot
-from fedexp.core.views import Frame, LocalRound, View
-from fedexp.data.federated import Batches, FederatedData, Groups, Info
+from fedexp.client.messages import ClientResult, Job, Local
+from fedexp.client.module import Meter
+from fedexp.client.network import FrozenCopies, detached_from
+from fedexp.client.optim import OptimizerFactory, misfits
+from fedexp.client.scores import ClientScores
+from fedexp.client.session import ClientSession
+from fedexp.client.trained import client_view, local_round
+from fedexp.core.algorithm import Algorithm, Private
+from fedexp.core.devices import CPU, to_device, to_host
+from fedexp.core.state import Message, ReadOnlyTree, sizes, snapshot
+from fedexp.core.views import LocalRound, View
+from fedexp.data.federated import FederatedData, Info
 from fedexp.data.source import Samples
-from fedexp.errors import ClientError, ConfigError, PlanError
-from fedexp.evaluate.tester import Score, Tester, features
+from fedexp.errors import ClientError, ConfigError, PlanError, ProbeError
+from fedexp.evaluate.tester import Score, Tester
 from fedexp.models.split import SplitModel
+from fedexp.probes.observer import NO_PROBES, ClientObserver, Probes
 from fedexp.server.aggregate import Allocate, Fold, is_finite
 
-CPU = torch.device("cpu")
-
-
-@dataclass(frozen=True)
-class ClientSession:
-    """A client during a job: what it starts from, what it keeps, how components see both."""
-
-    round: int
-    received: Tree
-    message: Message
-    private: Private
-    info: Info
-    view: View
+Work = Callable[[Job, Spent], Asking[ClientResult]]
 
 
 class Worker:
@@ -68,6 +65,7 @@ class Worker:
         optimizer: OptimizerFactory,
         local: Local,
         faults: Faults = RAISE,
+        probes: Probes = NO_PROBES,
     ) -> None:
         if faults.seconds is not None and threading.current_thread() is not threading.main_thread():
             raise ConfigError(
@@ -76,22 +74,22 @@ class Worker:
             )
         if wrong := [*misfits(algorithm, optimizer)]:
             raise PlanError("\n".join(wrong))
-        self.data, self.algorithm, self.loop = data, algorithm, loop
+        self.data, self.algorithm = data, algorithm
         self._device = loop.device
-        self.net = fastest_memory_format(net.to(self._device))
+        self.net = loop.prepare(net)
         self.allocate: Allocate = torch.empty_like  # for sums; an executor may know of a better place
-        self.meter = Meter()  # an executor may have one that others see
-        self._optimizer, self._local, self._faults = optimizer, local, faults
+        self.meter = Meter()
+        self._faults, self._probes = faults, probes
         self._constants = to_device(algorithm.constants, self._device)
         self._spares = FrozenCopies(self.net)
         self._tester = Tester(self.net, algorithm)
-        self._fitting: dict[str, ClientModule] = {}  # by phase
+        self.fitter = Fitter(self.net, data, algorithm, loop, optimizer, local, self._spares, self.meter)
+        self._scores = ClientScores(self._tester, data, algorithm, self.fitter.adapted)
+        self._together = self._lockstep(loop)
         likes = {n: u.like(algorithm.init(n)) for n, u in algorithm.uploads.items()}
         self._uploads = to_device(likes, torch.device("meta"))  # names, shapes and types
         hidden = {n: algorithm.facts.initial[n] for m in algorithm.kept_modules for n in algorithm.facts.layout.part(m)}
         (self._hidden,) = to_device({"": hidden}, self._device).values()  # what the server's model has no values for
-        loads_more = algorithm.using("view") or algorithm.test_phases
-        self._undisturbed = len(algorithm.phases) == 1 and not loads_more
 
     # ------------------------------------------------------------ what a worker is asked for
     def train(self, jobs: Sequence[Job]) -> tuple[tuple[ClientResult, ...], Fold]:
@@ -99,26 +97,25 @@ class Worker:
 
         That all uploads are finite is seen by their sum; if they are not, the clients are asked one by one.
         """
-        results, fold = self._folded(jobs, self._work)
-        return (results, fold) if fold.is_finite else self._folded(jobs, self.work)
+        results, fold = self._folded(jobs, self._round)
+        return (results, fold) if fold.is_finite else self._folded(jobs, self._checked_round)
 
     def visit(self, jobs: Sequence[Job]) -> tuple[ClientResult, ...]:
         """What the rounds of some clients would measure, and nothing else of them.
 
         A client that fails is left out, whatever the policy: no later round depends on it.
         """
-        results: list[ClientResult] = []
-        for job in jobs:
-            try:
-                results.append(replace(self._limited(job, self.work), uplink={}, private={}))
-            except ClientError as error:
-                results.append(ClientResult(job.client, error=str(error)))
-        self.meter.set_done()
-        return tuple(results)
+        done = zip(jobs, self._outcomes(jobs, self._checked_round), strict=True)
+        return tuple(
+            ClientResult(job.client, error=str(made)) if isinstance(made, ClientError)
+            else replace(made, uplink={}, private={})
+            for job, made in done
+        )  # fmt: skip
 
     def test(self, jobs: Sequence[Job], *, personal: bool = True) -> tuple[ClientResult, ...]:
         """Tests some clients' personal models, or the models they receive, without a round; test phases run before."""
-        return tuple(self._guarded(job, lambda j: self.test_client(j, personal=personal)) for job in jobs)
+        tested = partial(self._tested, personal=personal)
+        return tuple(map(self._accepted, jobs, self._outcomes(jobs, tested)))
 
     def work(self, job: Job) -> ClientResult:
         """One client's round. A pure function of the job.
@@ -126,63 +123,94 @@ class Worker:
         Raises:
             ClientError: Naming round, client and phase, with the cause attached.
         """
-        result = self._work(job)
-        if lost := [name for name, tree in result.uplink.items() if not is_finite(tree)]:
-            raise ClientError(f"{where(job)}: upload {lost[0]!r} has a value that is not finite. {ADVICE}")
-        return replace(result, uplink={n: snapshot(t) for n, t in result.uplink.items()})
+        return self._alone(job, self._checked_round)
 
     def test_client(self, job: Job, *, personal: bool = True) -> ClientResult:
-        """Tests a client's personal model, or the model it receives, without a round; test phases run before."""
-        session = self._open(job)
-        return ClientResult(job.client, **self._scores_after(job, session, session.received, personal=personal))
+        """Tests one client's personal model, or the model it receives, without a round; test phases run before."""
+        return self._alone(job, partial(self._tested, personal=personal))
 
-    def test_server(self, broadcast: Message, span: tuple[int, int]) -> Iterator[Score]:
+    def test_server(self, broadcast: Message, span: tuple[int, int]) -> list[Score]:
         """Tests the server's model on a stretch of the global test set, batch by batch."""
-        message = self._moved(broadcast, self._device)
+        message = self._moved(broadcast)
         views = self.algorithm.views(self._constants, message)
         weights = self.algorithm.compose(message["model"], View(views, None, self.algorithm.facts), "released")
         samples = Samples(self.data.test.x[slice(*span)], self.data.test.y[slice(*span)])
         return self._tester.scores({**self._hidden, **weights}, samples, views, None)
 
-    # ------------------------------------------------------------ parts of a round
-    def _folded(
-        self, jobs: Sequence[Job], work: Callable[[Job], ClientResult]
-    ) -> tuple[tuple[ClientResult, ...], Fold]:
+    # ------------------------------------------------------------ rounds of several clients
+    def _folded(self, jobs: Sequence[Job], work: Work) -> tuple[tuple[ClientResult, ...], Fold]:
         fold = Fold.empty(self.algorithm)
         results: list[ClientResult] = []
-        for number, job in enumerate(jobs):
-            self.meter.set_done(number)
-            result = self._guarded(job, work)
+        for job, made in zip(jobs, self._outcomes(jobs, work), strict=True):
+            result = self._accepted(job, made)
             if result.error is None:
                 fold.feed(job.client, result.uplink, job.weight, self.allocate)
             results.append(replace(result, uplink={}))
-        self.meter.set_done()
         return tuple(results), fold
 
-    def _guarded(self, job: Job, work: Callable[[Job], ClientResult]) -> ClientResult:
-        """A client's work under the policy for faults."""
-        try:
-            return self._limited(job, work)
-        except ClientError as error:
-            if self._faults.policy == "raise":
-                raise
-            return ClientResult(job.client, error=str(error))
+    def _outcomes(self, jobs: Sequence[Job], work: Work) -> Iterator[ClientResult | ClientError]:
+        """What becomes of some clients' work: a result of each, or the error that it ended with."""
+        if self._together is not None:
+            yield from self._together.run(jobs, work)
+            self.meter.set_done()
+            return
+        for number, job in enumerate(jobs):
+            self.meter.set_done(number)
+            try:
+                with time_limit(self._faults.seconds, job), attribute_errors(job):
+                    made = self._alone(job, work)
+                yield made
+            except ClientError as error:
+                yield error
+        self.meter.set_done()
 
-    def _limited(self, job: Job, work: Callable[[Job], ClientResult]) -> ClientResult:
-        """A client's work: whatever goes wrong in it is the client's error, and so is too long a time."""
-        with time_limit(self._faults.seconds, job), attribute_errors(job):
-            return work(job)
+    def _lockstep(self, loop: Loop) -> Lockstep | None:
+        """What answers for many clients at once, if the loop does."""
+        if not isinstance(loop, BatchedLoop):
+            return None
+        can = stackable(self.algorithm, self.net, self.data.train.x, self.fitter.optimizer)
+        return Lockstep(
+            StackFitter(self.fitter, can.by_size), StackTester(self._tester), self._answer,
+            [p.name for p in self.algorithm.all_phases], can.one_by_one,
+        )  # fmt: skip
 
-    def _work(self, job: Job) -> ClientResult:
+    def _accepted(self, job: Job, made: ClientResult | ClientError) -> ClientResult:
+        """The result of a client's work under the policy for faults."""
+        if isinstance(made, ClientResult):
+            return made
+        if self._faults.policy == "raise" or isinstance(made, ProbeError):
+            raise made
+        return ClientResult(job.client, error=str(made))
+
+    def _alone(self, job: Job, work: Work) -> ClientResult:
+        spent = Spent()
+        return alone(work(job, spent), self._answer, spent)
+
+    def _answer(self, ask: Ask) -> Any:
+        return self.fitter.fit(ask) if isinstance(ask, Fit) else self._scores.score(ask)
+
+    # ------------------------------------------------------------ parts of a round
+    def _checked_round(self, job: Job, spent: Spent) -> Asking[ClientResult]:
+        """One client's round, whose uploads are looked at, and stay as they are."""
+        result = yield from self._round(job, spent)
+        if lost := [name for name, tree in result.uplink.items() if not is_finite(tree)]:
+            raise ClientError(f"{where(job)}: upload {lost[0]!r} has a value that is not finite. {ADVICE}")
+        return replace(result, uplink={n: snapshot(t) for n, t in result.uplink.items()})
+
+    def _round(self, job: Job, spent: Spent) -> Asking[ClientResult]:
         """One client's round. The uploads may be the live tensors of the network, which the next client overwrites."""
-        clock = time.perf_counter()
         session = self._open(job)
-        scores, testing = timed(self._scores_before, session)
-        ends, modules = self._train(job, session)
-        local = self._local_round(job, session, ends, modules)
-        terms = {f"{m.phase.name}/{k}": v for m in modules for k, v in m.turn.terms().items()}
+        if self._probes and not job.final:
+            session = replace(session, observer=self._observer(job))
+        scores = yield from self._scores.before(session)
+        with spent.testing():
+            download = self._scores.download(job, session)
+        fitted = yield from self.fitter.train(job, session)
+        local = self._local_round(job, session, fitted)
+        terms = {f"{f.phase.name}/{k}": v for f in fitted for k, v in f.terms().items()}
         check_terms(job, terms)
-        remembered = {n: t for m in modules for n, t in m.turn.frame.remembered.items()}
+        stored = self.fitter.loop.precision.stored
+        remembered = {n: stored(t) for f in fitted for n, t in f.remembered.items()}
         uplink, new = hand_back(self.algorithm, local, remembered)
         check_declared("private slot", new, session.private)
         check_declared("upload", {n: t for n, t in uplink.items() if n != "model"}, self._uploads)
@@ -191,17 +219,44 @@ class Worker:
         if new:
             private = {**session.private, **detached_from(self.net, new)}
             session = replace(session, private=private, view=self._view(session.message, private, session.info))
-        later, seconds = timed(self._scores_after, job, session, local.last)
-        scores.update(later)
-        testing += seconds
-        uplink, private = self._moved(uplink, CPU), self._moved(session.private, CPU)
-        spent = {"train": time.perf_counter() - clock - testing, "evaluate": testing}
-        return ClientResult(job.client, uplink, private, terms, local.numbers, spent, sent=sizes(uplink), **scores)
+        if session.observer is not None and all(map(is_finite, uplink.values())):  # else it fails later
+            self._observe(session.observer, session, local, uplink, spent.training)
+        scores.update((yield from self._scores.after(job, session, local.last, download=download)))
+        uplink, private = self._brought_back(uplink, session.private)
+        result = ClientResult(
+            job.client, uplink, private, terms, local.numbers, spent.seconds, sent=sizes(uplink), **scores
+        )
+        if session.observer is None:
+            return result
+        spent.count_probes(session.observer.seconds)
+        return replace(result, observed=session.observer.observation())
+
+    def _tested(self, job: Job, _: Spent, *, personal: bool) -> Asking[ClientResult]:
+        """A client's personal model, or the model it receives, without a round; test phases run before."""
+        session = self._open(job)
+        scores = yield from self._scores.after(job, session, session.received, personal=personal)
+        return ClientResult(job.client, **scores)
+
+    def _local_round(self, job: Job, session: ClientSession, fitted: Sequence[Fitted]) -> LocalRound:
+        optimizers = {f.phase.name: self.fitter.settings(job, f.phase) for f in fitted}
+        return local_round(session, fitted, optimizers, self.data, self._spares.fresh())
+
+    def _observer(self, job: Job) -> ClientObserver | None:
+        steps = self.data.steps_per_epoch(job.client, self.fitter.local.batch_size)
+        return ClientObserver.of(self._probes, self.algorithm.facts, job.round, job.client, steps)
+
+    def _observe(
+        self, observer: ClientObserver, session: ClientSession, local: LocalRound, uplink: Message, seconds: float
+    ) -> None:
+        """Shows the trained client to the probes, whose own time is not the training's."""
+        uploaded, personal = self._moved(uplink), self.algorithm.compose(local.last, session.view, "view")
+        trained, frozen = seconds - observer.seconds, self._spares.fresh()
+        observer.finish(client_view(session, local, uploaded, personal, trained, self.data, frozen))
 
     def _open(self, job: Job) -> ClientSession:
         model, private = self.algorithm.open(job.downlink, job.private)
-        message, private = self._moved(job.downlink, self._device), self._moved(private, self._device)
-        received = self._moved({"": model}, self._device)[""]
+        moved = self._moved({**job.downlink, **private, "": model})
+        message, private, received = {n: moved[n] for n in job.downlink}, {n: moved[n] for n in private}, moved[""]
         info = self.data.info(job.client)
         view = self._view(message, private, info)
         start = ReadOnlyTree(self.algorithm.compose(received, view, "start"))
@@ -210,158 +265,13 @@ class Worker:
     def _view(self, message: Message, private: Private, info: Info) -> View:
         return View(self.algorithm.views(self._constants, message, private), info, self.algorithm.facts)
 
-    def _moved(self, trees: Message, device: torch.device) -> Message:
-        """The same trees on a device. Where all is done on the CPU, they are there."""
-        return trees if self._device == CPU else to_device(trees, device)
+    def _moved(self, trees: Message) -> Message:
+        """The same trees on the worker's device. Where all is done on the CPU, they are there."""
+        return trees if self._device == CPU else to_device(trees, self._device)
 
-    def _scores_before(self, session: ClientSession) -> Scores:
-        """The downloaded model and, where that is another one, the personal model, on the client's own samples."""
-        own = self.data.own_test(session.info.client)
-        if own is None:
-            return {}
-        scores: Scores = {"before": self._score(session, session.received, own)}
-        if self.algorithm.using("view"):
-            personal = self.algorithm.compose(session.received, session.view, "view")
-            scores["personal_before"] = self._score(session, personal, own)
-        return scores
-
-    def _scores_after(self, job: Job, session: ClientSession, weights: Tree, *, personal: bool = True) -> Scores:
-        """The personal model, or the weights as they are; after the phases for the test, if one is due."""
-        own, everyones = self.data.own_test(job.client), self.data.test if job.test_globally else None
-        scores: Scores = {}
-        if own is None and everyones is None:
-            return scores
-        if personal:
-            weights = self.algorithm.compose(weights, session.view, "view")
-        if self.algorithm.test_phases:
-            if own is not None:
-                scores["unadapted"] = self._score(session, weights, own)
-            if not job.due:
-                return scores
-            weights = self._adapted(job, session, weights)
-        if own is not None:
-            scores["after"] = self._score(session, weights, own)
-        if everyones is not None:
-            scores["globally"] = self._score(session, weights, everyones)
-        return scores
-
-    def _score(self, session: ClientSession, weights: Tree, samples: Samples) -> Score:
-        return self._tester.score(weights, samples, session.view.views, session.info, session.round)
-
-    def _adapted(self, job: Job, session: ClientSession, weights: Tree) -> Tree:
-        """A personal model after the phases for the test."""
-        load(self.net, weights)
-        for phase in self.algorithm.test_phases:
-            with attribute_errors(job, phase):
-                self._fit(job, phase, session, [])
-        return self._end()
-
-    def _train(self, job: Job, session: ClientSession) -> tuple[dict[str, Tree], list[ClientModule]]:
-        ends: dict[str, Tree] = {}
-        modules: list[ClientModule] = []
-        for phase in self.algorithm.phases:
-            with attribute_errors(job, phase):
-                modules.append(self._fit(job, phase, session, modules))
-            ends[phase.name] = self._end()
-        return ends, modules
-
-    def _end(self) -> Tree:
-        """The trained weights; where nothing else is loaded into the network before they are used, not even copied."""
-        live = {k: v.detach() for k, v in tensors(self.net).items()}
-        return ReadOnlyTree(live if self._undisturbed else snapshot(live))
-
-    def _fit(self, job: Job, phase: Phase, session: ClientSession, done: list[ClientModule]) -> ClientModule:
-        facts, views = self.algorithm.facts, session.view.views
-        if phase.start != "previous":
-            key, _, slot = phase.start.partition(".")
-            load(self.net, session.received if phase.start == "received" else views[key][slot])
-        path = (job.round, job.client, self._stream(phase))
-        frame = Frame(
-            views=views, info=session.info, facts=facts, round=job.round, received=session.received,
-            weights=ReadOnlyTree(tensors(self.net)), phase=phase.name, rng_path=path, net=self.net,
-            frozen=self._spares.fresh(),
-        )  # fmt: skip
-        module = self._module(phase)
-        batches = self._batches(phase, path, session.info, 1.0 if phase.test else job.share)
-        meter = Meter() if phase.test else self.meter  # which tells how far the training is
-        meter.begin(len(batches) * len(self.algorithm.phases))
-        module.begin(frame, lambda: self._make_optimizer(job, phase, done), meter)
-        with seeded(facts.seed, "fit", phase.name, job.round, job.client):
-            self.loop.fit(module, batches)
-        if module.turn.taken != len(batches):
-            raise RuntimeError(f"{len(batches)} steps were due, but the loop took {module.turn.taken}")
-        return module
-
-    def _module(self, phase: Phase) -> ClientModule:
-        module = self._fitting.get(phase.name)
-        if module is None or module.phase is not phase:
-            module = self._fitting[phase.name] = ClientModule(self.net, self.algorithm, phase, self._local.clip)
-        return module
-
-    def _stream(self, phase: Phase) -> str:
-        """The name of the phase whose sequence of batches this one draws from."""
-        if not phase.continues:
-            return phase.name
-        phases = self.algorithm.phases
-        index = phases.index(phase)
-        return self._stream(phases[index - 1]) if index else phase.name
-
-    def _batches(self, phase: Phase, path: tuple[int | str, ...], info: Info, share: float = 1.0) -> Batches | Groups:
-        size = self._local.batch_size
-        steps = self._local.steps(phase, self.data.steps_per_epoch(info.client, size), share)
-        seed = derive(self.algorithm.facts.seed, "batches", *path)
-        begin, end = steps.start * phase.batches, steps.stop * phase.batches
-        batches = self.data.batches(info.client, size=size, begin=begin, end=end, seed=seed)
-        return batches if phase.batches == 1 else Groups(batches, phase.batches)
-
-    def _make_optimizer(self, job: Job, phase: Phase, done: list[ClientModule]) -> Optimizer:
-        if done and phase.continues and not phase.fresh:
-            last = done[-1]
-            if (last.phase.train, last.phase.optim) == (phase.train, phase.optim):
-                return last.turn.optimizer
-        return self._settings(job, phase)(self._module(phase).turn.trained.values())
-
-    def _settings(self, job: Job, phase: Phase) -> OptimizerFactory:
-        """A phase's optimizer, with its learning rate in this round."""
-        own = self._optimizer.settings(**phase.optim)
-        factor = self._local.lr_factor(job.round, self.algorithm.facts.rounds)
-        return own if factor == 1 else own.settings(lr=own.lr * factor)
-
-    def _local_round(
-        self, job: Job, session: ClientSession, ends: dict[str, Tree], modules: list[ClientModule]
-    ) -> LocalRound:
-        frozen = self._spares.fresh()
-
-        def embed(tree: Tree) -> Iterator[tuple[Tensor, Tensor]]:
-            net = frozen(tree, "features")
-            return ((h, y) for _, y, h in features(net, self.data.own_train(job.client)))
-
-        def classify(tree: Tree, h: Tensor) -> Tensor:
-            with torch.no_grad():
-                logits: Tensor = frozen(tree, "classifier").classifier(h)
-                return logits
-
-        settings = {m.phase.name: self._settings(job, m.phase) for m in modules}
-        return LocalRound(
-            views=session.view.views,
-            info=session.info,
-            facts=self.algorithm.facts,
-            round=job.round,
-            received=session.received,
-            ends=ends,
-            steps={m.phase.name: m.turn.taken for m in modules},
-            lr={n: s.lr for n, s in settings.items()},
-            momentum={n: s.sgd_momentum for n, s in settings.items()},
-            embed=embed,
-            classify=classify,
-        )
-
-
-P = ParamSpec("P")
-T = TypeVar("T")
-
-
-def timed(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> tuple[T, float]:
-    """What a function returns, and the seconds that it took."""
-    started = time.perf_counter()
-    return work(*args, **kwargs), time.perf_counter() - started
+    def _brought_back(self, uplink: Message, private: Private) -> tuple[Message, Private]:
+        """What a client hands back, on the CPU."""
+        if self._device == CPU:
+            return uplink, private
+        back = to_host({**{f"up {n}": t for n, t in uplink.items()}, **private}, self._device)
+        return {n: back[f"up {n}"] for n in uplink}, {n: back[n] for n in private}

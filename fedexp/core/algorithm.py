@@ -7,10 +7,17 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
 
-import torch
-
 from fedexp.config.schema import problems_of
-from fedexp.core.checks import misspelt_seams, not_whole, unfit_modules, unfit_phases, unfit_tests, unknown_parts
+from fedexp.core.checks import (
+    clashing,
+    misspelt_seams,
+    not_whole,
+    unfit_modules,
+    unfit_phases,
+    unfit_tests,
+    unknown_parts,
+    without_classifier,
+)
 from fedexp.core.component import Component, Phase, overrides
 from fedexp.core.seeding import torch_rng
 from fedexp.core.state import Init, Layout, Message, ReadOnlyTree, ServerState, Slot, Tree, Upload, part_of_model
@@ -57,6 +64,8 @@ class Algorithm:
             *_out_of_range(ordered, facts),
             *_misfits(ordered, plan),
             *_without_public(ordered, facts),
+            *without_classifier(ordered),
+            *clashing(ordered),
             *unknown_parts(ordered, facts.layout),
             *unfit_modules(ordered, facts.layout, slots, phases),
             *unfit_phases(phases, facts, slots, lambda name: _init(facts, name)),
@@ -113,11 +122,6 @@ class Algorithm:
         """The loss terms of a phase: the cross-entropy, and one for each component, or each of its ``terms``."""
         acting = self.active(phase, "loss")
         return ["ce", *(name for k, c in acting for name in ([f"{k}.{t}" for t in c.terms] or [k]))]
-
-    def network(self, tree: Tree) -> Tree:
-        """A tree without the modules beside the network."""
-        beside = self.facts.layout.beside
-        return {n: t for n, t in tree.items() if n not in beside}
 
     def active(self, phase: str, seam: str) -> list[tuple[str, Component]]:
         """The components that act on a per-step seam in a phase."""
@@ -301,8 +305,3 @@ def _init(facts: Facts, name: str, model: Tree | None = None) -> Init:
         counts=facts.counts,
         generator=torch_rng(facts.seed, "slot", name),
     )
-
-
-def to_device(trees: Mapping[str, Tree], device: torch.device) -> dict[str, Tree]:
-    """The same trees on a device."""
-    return {n: {k: v.to(device) for k, v in t.items()} for n, t in trees.items()}

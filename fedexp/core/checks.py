@@ -8,9 +8,9 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from fedexp.config.suggest import nearest
-from fedexp.core.component import Component, Phase
+from fedexp.core.component import Component, Phase, overrides
 from fedexp.core.state import Init, Layout, Slot, Tree
-from fedexp.core.views import Facts
+from fedexp.core.views import Facts, no_classifier
 
 if TYPE_CHECKING:
     from fedexp.core.algorithm import Components
@@ -27,6 +27,21 @@ def misspelt_seams(components: Components) -> Iterable[str]:
                 f"component {key!r} has a public method {name!r}, which is not a seam and is never called. "
                 f"{nearest(name, seams)} The name of a helper begins with an underscore."
             )
+
+
+def clashing(components: Components) -> Iterable[str]:
+    """Components that say themselves that they cannot be combined."""
+    keys = list(components)
+    for place, (key, component) in enumerate(components.items()):
+        before, after = ({k: components[k] for k in some} for some in (keys[:place], keys[place + 1 :]))
+        yield from (f"component {key!r} {reason}" for reason in component.clashes(before, after))
+
+
+def without_classifier(components: Components) -> Iterable[str]:
+    """Components that run the network's classifier at the server, where another one replaces it in tests."""
+    replacing = [k for k, c in components.items() if overrides(c, "head") and {"eval", "*"} & set(c.during)]
+    if replacing:
+        yield from (no_classifier(k, replacing[0]) for k, c in components.items() if c.needs_classifier)
 
 
 def _is_method(value: object) -> bool:

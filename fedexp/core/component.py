@@ -71,6 +71,7 @@ class Component:
     paper: ClassVar[Paper | None] = None  # how its authors weigh and evaluate; a run that differs says so
     needs_sgd: ClassVar[bool] = False  # reads LocalRound.normaliser of the phases in ``during``, which other rules lack
     needs_public: ClassVar[bool] = False  # True: refused without the setting ``public``; see ``ServerRound.public``
+    needs_classifier: ClassVar[bool] = False  # runs the network's at the server: refused beside one that replaces it
     terms: ClassVar[tuple[str, ...]] = ()  # names of the terms of ``loss``, if it returns several
 
     # ------------------------------------------------------------ declare: class variables, or properties of the fields
@@ -95,9 +96,35 @@ class Component:
         return True
 
     @property
+    def total_rounds(self) -> str | None:
+        """Why its numbers depend on how many rounds the run has in all; None if they do not.
+
+        A longer run cannot continue a finished one then.
+        """
+        return None
+
+    @property
     def shared_modules(self) -> tuple[str, ...]:
         """Names of ``modules`` that travel: sent, averaged and kept by the server as a part of the model."""
         return ()
+
+    @property
+    def unbatched(self) -> str | None:
+        """Why the steps of many clients cannot be taken at once (``loop=batched``), after "component 'key'".
+
+        Inside such a step tensors are those of one client, but no number can be read from one that clients do not share
+        (no ``if``, ``item`` or boolean index that depends on it, but in ``step.once``), nothing random is drawn, and
+        ``step.gradient`` and ``step.remember`` do not work. ``fedexp.testing`` tries it.
+        """
+        return None
+
+    @property
+    def padded(self) -> bool:
+        """Whether its seams of a step treat samples one by one, so that ``loop=batched`` may fill up batches.
+
+        A mean over the batch does not. Without it, only clients whose batches have the same size take a step together.
+        """
+        return False
 
     def problems(self, facts: Facts) -> Iterable[str]:
         """Says what does not fit the run, each sentence starting with the field's name. Ranges are in the types.
@@ -106,8 +133,15 @@ class Component:
         """
         return ()
 
-    def note(self) -> str | None:
-        """Something the plan should tell the user."""
+    def clashes(self, before: Mapping[str, Component], after: Mapping[str, Component]) -> Iterable[str]:
+        """Says why it cannot be combined with other components, which fold before and after it.
+
+        Each sentence goes on after "component 'key'". Combined by saying all of them.
+        """
+        return ()
+
+    def note(self, facts: Facts) -> str | None:
+        """Something the user should know of the run's numbers: told in the plan, at the start and in the summary."""
         return None
 
     def slots(self) -> Sequence[Slot]:

@@ -8,8 +8,9 @@ from typing import Any
 from fedexp.errors import PlanError
 
 Record = dict[str, Any]
-"""``round`` (from 1) and, where they make sense, ``aggregation``, ``personalization``, ``terms``, ``numbers``
-(that components recorded), ``bytes`` and ``seconds``. A metric that makes no sense for a method is absent."""
+"""``round`` (from 1) and, where they make sense, ``aggregation``, ``personalization``, ``missing`` (classes),
+``terms``, ``numbers`` (that components recorded), ``bytes`` and ``seconds``. A metric that makes no sense for a method
+is absent."""
 
 
 def plain_numbers(value: Any, where: str) -> Any:

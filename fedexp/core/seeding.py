@@ -30,6 +30,11 @@ def torch_rng(seed: int, *path: int | str, device: torch.device | str = "cpu") -
     return torch.Generator(device=device).manual_seed(derive(seed, *path))
 
 
+def _uses_cuda() -> bool:
+    used: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    return used
+
+
 @cache
 def _accelerated() -> bool:
     return torch.accelerator.is_available()
@@ -39,7 +44,8 @@ def _accelerated() -> bool:
 def seeded(seed: int, *path: int | str) -> Iterator[None]:
     """Seeds torch's global generators inside the block (network initialisation, dropout); restores them after it."""
     if _accelerated():
-        with torch.random.fork_rng():
+        used = [torch.cuda.current_device()] if _uses_cuda() else []  # the others are not this process's
+        with torch.random.fork_rng(used):
             torch.random.manual_seed(derive(seed, *path))
             yield
         return

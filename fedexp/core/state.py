@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from fedexp.config.suggest import nearest
@@ -71,7 +72,7 @@ def pick(a: Mapping[str, Tensor], names: Iterable[str]) -> Tree:
 
 def squared_distance(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> Tensor:
     """||a - b||² over all names of ``a``."""
-    return torch.stack([(v - b[k]).square().sum() for k, v in a.items()]).sum()
+    return torch.stack([F.mse_loss(v, b[k], reduction="sum") for k, v in a.items()]).sum()
 
 
 def global_norm(a: Mapping[str, Tensor]) -> Tensor:

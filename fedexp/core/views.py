@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedexp.core.record import plain_numbers
@@ -28,6 +29,14 @@ Views = Mapping[str, Slots]  # component -> slot -> value
 Batch = tuple[Tensor, Tensor]  # samples and labels
 
 NO_PUBLIC = "needs samples at the server, which has none. Add public=500 to give it 500 of the test set."
+
+
+def no_classifier(key: str, replacing: str) -> str:
+    """Why a component that runs the network's classifier at the server cannot do so."""
+    return (
+        f"component {key!r} runs the network's classifier at the server, which component {replacing!r} replaces. "
+        "They cannot be combined."
+    )
 
 
 @dataclass(frozen=True)
@@ -112,6 +121,7 @@ class Step:
     ce: Tensor
     index: int = 0
     batches: Sequence[Batch] = ()  # all of the step, if it has several
+    shares: Tensor | None = None  # of each row in a mean over the batch, which loop=batched may have filled up; or None
 
     def for_component(self, key: str) -> Step:
         """Gives the turn to a component."""
@@ -163,6 +173,16 @@ class Step:
     def weights(self) -> Tree:
         """The weights by name, live: the next step changes them, so clone what is to be kept."""
         return self.frame.weights
+
+    def mean(self, values: Tensor) -> Tensor:
+        """The mean over the samples of the batch of a value for each; see ``Component.padded``."""
+        return values.mean() if self.shares is None else (values * self.shares).sum()
+
+    def cross_entropy(self, z: Tensor) -> Tensor:
+        """The mean cross-entropy of logits with the batch's labels."""
+        if self.shares is None:
+            return F.cross_entropy(z, self.y)
+        return -self.mean(F.log_softmax(z, 1).gather(1, self.y[:, None])[:, 0])  # faster inside vmap
 
     def classify(self, h: Tensor) -> Tensor:
         """Logits of any features under the live classifier, with gradient.
@@ -346,8 +366,8 @@ class ServerRound(Bound):
         """Features and logits of samples under a whole model, on the device of ``x``, with gradient.
 
         The logits are those of the network's classifier, so a component that replaces it is refused, and no component's
-        ``logits`` act. In ``training`` mode batch norm and dropout act as in training, and running statistics are
-        updated inside ``tree``: give it a copy.
+        ``logits`` act. ``needs_classifier`` lets that be found before the first round. In ``training`` mode batch norm
+        and dropout act as in training, and running statistics are updated inside ``tree``: give it a copy.
         """
         self._refuse_heads()
         return self.network.forward(tree, x, training=training)
@@ -359,10 +379,7 @@ class ServerRound(Bound):
 
     def _refuse_heads(self) -> None:
         if self.heads:
-            raise PlanError(
-                f"component {self.key!r} runs the network's classifier at the server, which component "
-                f"{self.heads[0]!r} replaces. They cannot be combined."
-            )
+            raise PlanError(no_classifier(self.key, self.heads[0]))
 
     @property
     def public(self) -> Samples:

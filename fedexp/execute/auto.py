@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable, Iterator
+from statistics import mean
 
 import torch
 
@@ -15,6 +16,7 @@ from fedexp.execute.base import Blueprint, Executor, Say, SerialExecutor, quiet
 from fedexp.execute.processes import ProcessExecutor
 from fedexp.execute.task import Task, TaskResult
 
+WARM_UP = 5.0  # seconds, below which the first task is not measured: it pays for what later ones find ready
 MIN_SAVING = 1.5  # workers are started if they save this many times the time of their start
 CONTEXT_BYTES = 600_000_000  # of an accelerator's memory, which a process takes before it does anything
 MAX_PER_DEVICE = 4  # workers on one accelerator
@@ -31,7 +33,9 @@ class AutoExecutor:
         self._blueprint, self._threads, self._say = blueprint, threads, say
         self._start = min(time.process_time(), 10.0)  # a worker imports what we have imported
         self._executor: Executor = SerialExecutor(blueprint, threads=threads)
-        self._seconds, self._done = 0.0, 0
+        self._samples: list[float] = blueprint.facts.counts.sum(1).tolist()  # by client
+        self._seconds, self._work = 0.0, 0.0  # of the tasks so far; work is the number of samples
+        self._warm = False
         self._alone = False  # and the user knows it
 
     def use(self, blueprint: Blueprint) -> None:
@@ -51,7 +55,7 @@ class AutoExecutor:
             started = time.perf_counter()
             yield from self._executor.map([task], broadcast)
             self._learn(task, time.perf_counter() - started)
-        if self._executor.workers == 1 and self._done and not self._alone:  # for now: long rounds may be yet to come
+        if self._executor.workers == 1 and self._warm and not self._alone:  # for now: long rounds may be yet to come
             self._alone = True
             self._say("executor: this process alone; workers would not be worth their start")
         yield from self._executor.map(rest, broadcast)
@@ -68,11 +72,14 @@ class AutoExecutor:
         """Counts what a task took, and starts workers if the rest of the run is long enough."""
         if not task.jobs:
             return
+        cold, self._warm = not self._warm, True
+        if cold and seconds < WARM_UP:
+            return
         self._seconds += seconds
-        self._done += len(task.jobs)
+        self._work += sum(job.share * self._samples[job.client] for job in task.jobs)
         rounds = self._blueprint.facts.rounds - task.jobs[0].round
         clients = task.ahead if task.jobs[0].final else rounds * self._blueprint.cohort
-        left = clients * self._seconds / self._done
+        left = clients * mean(self._samples) * self._seconds / max(self._work, 1)
         workers = self._blueprint.worker_count(self._threads, _per_device())
         if left * (1 - 1 / workers) > MIN_SAVING * self._start:
             self._start_workers(workers, f"one would need about {left:.0f} s more")

@@ -15,7 +15,6 @@ from multiprocessing.reduction import recv_handle, send_handle
 from pathlib import Path
 from typing import Any
 
-from fedexp.client.module import Meter
 from fedexp.core.ranges import PerDevice, Threads, Workers
 from fedexp.core.state import Message
 from fedexp.execute.base import Blueprint, Say, quiet
@@ -75,7 +74,6 @@ class Channel:
 def serve(fd: int, meters: int, number: int, threads: int) -> None:
     """A worker process from its first to its last task. Signals are for the main process, whose end is ours too."""
     channel = Channel(fd)
-    meter = Meter(_floats(meters), number)
     try:
         while True:
             lane, _, parts, buffer = channel.receive()
@@ -84,7 +82,7 @@ def serve(fd: int, meters: int, number: int, threads: int) -> None:
             transfer = time.perf_counter() - started
             if lane == "blueprint":
                 worker = content.worker(threads=threads, number=number)
-                worker.meter = meter
+                worker.meter.write_to(_floats(meters), number)
                 channel.send(READY, None, TensorPickle(None))
             elif lane == "broadcast":
                 broadcast = content

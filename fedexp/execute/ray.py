@@ -164,7 +164,7 @@ class RayExecutor(Pool[RayWorkerHandle]):
                 f"Ray has no machine with {each} for a worker. Ask for less (executor.cpus, executor.gpus); or, if "
                 "machines will join later, say how many workers there shall be (executor.workers)."
             )
-        super().__init__(workers or min(room, blueprint.cohort), threads, say)
+        super().__init__(workers or min(room, blueprint.most_workers), threads, say)
         if room < self.workers:
             say(f"Ray has room for {room} of {workers} workers with {each} each; others start when there is more")
         self._options = {"num_cpus": need["CPU"], "num_gpus": need["GPU"]}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -34,6 +35,13 @@ def blocks(cohort: Sequence[int], samples: Sequence[int]) -> list[list[int]]:
         room -= samples[client]
         left -= samples[client]
     return cut
+
+
+def groups(clients: Sequence[int], size: int) -> list[list[int]]:
+    """As few pieces as can be with at most so many clients in each, as equal as can be: for loops that stack them."""
+    count = -(-len(clients) // size)
+    edges = [len(clients) * i // count for i in range(count + 1)] if count else []
+    return [list(clients[a:b]) for a, b in pairwise(edges)]
 
 
 @dataclass
@@ -113,5 +121,7 @@ class Fold:
 
 def is_finite(tree: Tree) -> bool:
     """Whether every number of a tree is. A finite sum says so at once; one that is not may have overflowed."""
-    floats = (v for v in tree.values() if v.is_floating_point())
-    return all(bool(v.sum().isfinite()) or bool(v.isfinite().all()) for v in floats)
+    floats = [v for v in tree.values() if v.is_floating_point()]
+    if not floats or bool(torch.stack([v.sum() for v in floats]).isfinite().all()):
+        return True
+    return all(bool(v.isfinite().all()) for v in floats)

@@ -173,13 +173,49 @@ class Mute(Component):
             raise PlanError("no")
 
 
+@dataclass(frozen=True, kw_only=True)
+class ComparesWithTheHost(Component):
+    """Compares live weights with those in ``facts``, which are on the host."""
+
+    def loss(self, step):
+        return sum((w - step.facts.initial[n]).square().sum() for n, w in step.weights.items() if w.requires_grad)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LooksAtTheLoss(Component):
+    """Asks in every step how large the loss is."""
+
+    def loss(self, step):
+        return step.ce if step.ce.item() > 1 else step.ce * 0.5
+
+
+@dataclass(frozen=True, kw_only=True)
+class CountsOnTheTotal(Component):
+    """Depends on the total number of rounds, and does not say so."""
+
+    def loss(self, step):
+        return step.ce / step.facts.rounds
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeansOverPadding(Component):
+    """Says that it treats samples one by one, and takes a mean over the batch, which is filled up for some clients."""
+
+    padded: ClassVar[bool] = True
+
+    def loss(self, step):
+        return step.h.square().mean()
+
+
 SABOTEURS = [
     ("components_are_values", {"saboteur": Mutable()}),
     ("order_does_not_matter", {"saboteur": OrderMatters()}),
     ("order_does_not_matter", {"saboteur": ShiftsEveryTest()}),
     ("resume_is_exact", {"saboteur": HiddenMemory()}),
     ("resume_is_exact", {"saboteur": ShiftsEveryTest()}),
+    ("resume_is_exact", {"saboteur": CountsOnTheTotal()}),
     ("loops_agree", {"saboteur": LoopDependent()}),
+    ("batched_agrees", {"saboteur": MeansOverPadding()}),
     ("nothing_given_is_changed", {"saboteur": WritesIntoReceived()}),
     ("nothing_given_is_changed", {"saboteur": WritesIntoServerState()}),
     ("bytes_are_as_declared", {"saboteur": SendsMoreThanDeclared()}),
@@ -189,6 +225,8 @@ SABOTEURS = [
     ("neutral_is_fedavg", {"saboteur": NotNeutral()}),
     ("slots_begin_alike", {"saboteur": RandomSlot()}),
     ("composes_or_says_why", {"saboteur": Mute()}),
+    ("works_on_a_device", {"saboteur": ComparesWithTheHost()}),
+    ("works_on_a_device", {"saboteur": LooksAtTheLoss()}),
 ]
 
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedexp.core.state import add, digest, scale, zeros_like
-from fedexp.server.aggregate import BLOCKS, MIN_BLOCK_SAMPLES, TAIL_DIVISOR, Fold, Mean, blocks, is_finite
+from fedexp.server.aggregate import BLOCKS, MIN_BLOCK_SAMPLES, TAIL_DIVISOR, Fold, Mean, blocks, groups, is_finite
 from fedexp.server.update import cohort_weights
 from tests.laws.strategies import small, uploads
 
@@ -47,6 +47,15 @@ def test_blocks_are_a_cut_of_the_cohort(samples):
         assert len(block) == 1 or size <= most
         assert following is None or size + samples[following[0]] > most  # it could not take one more
         left -= size
+
+
+@given(st.integers(0, 300), st.integers(1, 100))
+def test_groups_are_few_and_alike(clients, size):
+    cut = groups(range(clients), size)
+    assert [c for group in cut for c in group] == list(range(clients))
+    assert len(cut) == -(-clients // size)
+    sizes = {len(group) for group in cut}
+    assert not sizes or (max(sizes) <= size and max(sizes) - min(sizes) <= 1)
 
 
 @pytest.mark.parametrize("workers", [1, 2, 4, 8, 16])

@@ -62,7 +62,7 @@ def test_stretches_of_batches_concatenate(n, size, seed, data):
     middle = data.draw(st.integers(0, end))
 
     def drawn(a: int, b: int) -> list[list[float]]:
-        return [x.flatten().tolist() for x, _ in Batches(samples, rows, size, a, b, seed, None)]
+        return [x.flatten().tolist() for x, _ in Batches(samples, rows.device, rows, size, a, b, seed, None)]
 
     whole = drawn(0, end)
     assert drawn(0, middle) + drawn(middle, end) == whole

@@ -36,7 +36,7 @@ def test_a_round_is_plain_sgd(tmp_path):
     after = {n: t.clone() for n, t in engine.progress.state.model.items()}
     engine.progress.state.round = 0
     (job,) = jobs_of(engine, [0])
-    net, settings = worker.net, worker._optimizer
+    net, settings = worker.net, worker.fitter.optimizer
     load(net, initial)
     sgd = torch.optim.SGD(
         net.parameters(), lr=settings.lr, momentum=settings.momentum, weight_decay=settings.weight_decay

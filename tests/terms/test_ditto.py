@@ -52,7 +52,7 @@ def test_personal_stream_begins_at_the_initial_model_and_has_its_own_epochs():
     with opened({"ditto": Ditto(weight=0.0, epochs=3)}, optimizer=Sgd(lr=0.3)) as engine:
         round_of(engine)
         new = next(c for c in range(5) if not engine.progress.store.get(c))
-        engine.executor._worker._optimizer = sgd
+        engine.executor._worker.fitter.optimizer = sgd
         (job,) = jobs_of(engine, [new])
         assert len(batches_of(engine, job, "ditto")) == 3 * len(batches_of(engine, job, "local")) // 2
         result = work(engine, new)

@@ -59,7 +59,7 @@ def test_fine_tuning_written_out(part):
         worker = engine.executor._worker
         score = worker.test_client(job)
         (phase,) = engine.algorithm.test_phases
-        batches = list(worker._batches(phase, (job.round, 0, "tune"), worker.data.info(0)))
+        batches = list(worker.fitter.batches(phase, (job.round, 0, "tune"), worker.data.info(0)))
         held = worker.data.own_test(0)
     net = tiny_net()
     load(net, job.downlink["model"])

@@ -8,13 +8,15 @@ import torch
 import torch.nn.functional as F
 
 from fedexp.algos.feddf import EnsembleDistillation
+from fedexp.algos.fedgela import EquiangularHead
 from fedexp.algos.fedrs import RestrictedSoftmax
 from fedexp.algos.scaffold import Scaffold
 from fedexp.client.network import load, tensors
 from fedexp.config.compose import composed
 from fedexp.core.seeding import torch_rng
 from fedexp.core.state import digest
-from fedexp.testing import play, tiny_net, tiny_public
+from fedexp.errors import PlanError
+from fedexp.testing import play, tiny_net, tiny_public, trial_after
 from tests.helpers import advanced, array, opened, round_of, work
 
 
@@ -99,6 +101,12 @@ def test_every_round_has_its_own_order_of_samples():
 def test_the_configuration_gives_the_server_its_samples():
     assert composed(["algo=feddf"])["public"] == 100
     assert composed(["algo=feddf", "public=500"])["public"] == 500
+
+
+def test_a_replaced_classifier_is_refused_before_the_first_round():
+    """The server distils through the network's own."""
+    with pytest.raises(PlanError, match=r"'df' runs the network's classifier at the server, which component 'etf'"):
+        trial_after({"df": EnsembleDistillation(), "etf": EquiangularHead()}, rounds=0)
 
 
 def test_it_composes():

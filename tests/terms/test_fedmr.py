@@ -251,8 +251,8 @@ def test_zero_weights_cost_nothing(monkeypatch):
 
 def test_without_a_margin_prototypes_may_be_left_out():
     mr = ManifoldReshape(inter=0.0)
-    assert "~algo.means" in mr.note()
     engine = play({"mr": mr}, rounds=2)
+    assert "~algo.means" in mr.note(engine.algorithm.facts)
     with_means = play({"means": ClassMeans(), "mr": mr}, rounds=2)
     assert digest({"": engine.progress.state.model}) == digest({"": with_means.progress.state.model})
     assert engine.ledger.up < with_means.ledger.up

@@ -130,5 +130,5 @@ def test_what_it_refuses():
 
 
 def test_methods_that_look_at_clients_models_are_refused():
-    with pytest.raises(PlanError, match="component 'nova' sends steps instead of models"):
-        play({"nova": NormalisedAveraging(), "rows": ClassWeightedAggregation()}, rounds=1)
+    with pytest.raises(PlanError, match=r"component 'nova' sends steps instead of models, and component 'rows'"):
+        trial_after({"nova": NormalisedAveraging(), "rows": ClassWeightedAggregation()}, rounds=0)

@@ -9,6 +9,7 @@ import torch
 from fedexp.algos.fedpac import ClassifierCollaboration, collaboration, smallest_on_simplex, statistics
 from fedexp.build import make
 from fedexp.client.network import load
+from fedexp.client.optim import Sgd
 from fedexp.config.compose import composed
 from fedexp.core.state import digest
 from fedexp.errors import PlanError
@@ -157,7 +158,7 @@ def test_statistics_are_of_the_received_features_and_the_classifier_is_the_train
 
 def test_a_client_starts_from_its_own_classifier_and_trains_it_first():
     """One epoch of the classifier with frozen features, at a rate of its own; then the features."""
-    with opened(fedpac(), fraction=1.0) as engine:
+    with opened(fedpac(), fraction=1.0, optimizer=Sgd(lr=0.02, momentum=0.9, weight_decay=1e-3)) as engine:
         round_of(engine)
         (job,) = jobs_of(engine, [1])
         head, body = (batches_of(engine, job, phase) for phase in ("head", "local"))

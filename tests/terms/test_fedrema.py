@@ -8,7 +8,8 @@ import torch
 
 from fedexp.algos import fedrema
 from fedexp.algos.alternate import Alternate
-from fedexp.algos.fedrema import RelativityHeads, mixed, most_relevant
+from fedexp.algos.fedrema import RelativityHeads, most_relevant
+from fedexp.algos.mixed_heads import mixed
 from fedexp.algos.prototypes import Align, ClassMeans
 from fedexp.algos.scaffold import Scaffold
 from fedexp.client.optim import Sgd

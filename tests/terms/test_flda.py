@@ -41,7 +41,7 @@ def test_a_client_written_out():
         (job,) = jobs_of(engine, [1])
         batches = batches_of(engine, job, "local")
         result = work(engine, 1)
-        decay = worker_of(engine)._optimizer.weight_decay
+        decay = worker_of(engine).fitter.optimizer.weight_decay
     shared, private, gate = modules = experts(job)
     assert gate.weight.any()
     parameters = [p for m in modules for p in m.parameters()]

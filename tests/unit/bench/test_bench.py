@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import argparse
+import io
 import json
 import multiprocessing as mp
 import os
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from rich.console import Console
 
 from fedexp.bench import usage
 from fedexp.bench.__main__ import main
+from fedexp.bench.arguments import add_loop_options, loop_overrides
 from fedexp.bench.contest import Contestant, Lap, interleave
-from fedexp.bench.ours import timed
+from fedexp.bench.ours import counted, timed
+from fedexp.bench.passes import mark
 from fedexp.bench.ratios import RatioSpread, to_neighbours
 from fedexp.bench.raw import Crew, RawTask, Setting, Shuffle
-from fedexp.bench.report import lines
+from fedexp.bench.report import ReportLine, lines, show
+from fedexp.bench.speed import VARIANTS
 from fedexp.bench.startup import launch
 from fedexp.bench.workload import WORKLOADS
 from fedexp.build import build
@@ -157,12 +164,17 @@ def test_shuffle_has_batches_of_the_same_sizes(scene):
 
 
 def test_workloads_are_what_they_say(tmp_path):
-    for name, parameters, steps in (("W1", 61_706, 400), ("W2", 669_706, 400), ("W3", 669_706, 100)):
+    for name, parameters, steps in (
+        ("W1", 61_706, 400),
+        ("W2", 669_706, 400),
+        ("W3", 669_706, 100),
+        ("W4", 2_410, 800),
+    ):
         workload = WORKLOADS[name]
         overrides = [o for o in workload.overrides(tmp_path) if not o.startswith("data")]
         workload.deal(tmp_path)
         small = ["data=synthetic", "data.samples=6000", "data.test=1", "data.noise=0", f"data.size={workload.size}"]
-        if name == "W1":
+        if name in ("W1", "W4"):
             experiment = build(composed([*overrides, *small]))
             assert sum(p.numel() for p in experiment.net.parameters()) == parameters
         rows = json.loads((tmp_path / "partition.json").read_text())["clients"]
@@ -228,11 +240,20 @@ def test_memory_counts_shared_pages_of_a_family_once():
 # ---------------------------------------------------------------- the command
 @pytest.mark.parametrize(
     ("arguments", "hint"),
-    [(["W4"], "W3"), (["W0", "--variants", "fabrik/serial"], "fabric/serial"), (["algos", "fedmd"], "fedmr")],
+    [(["W33"], "W3"), (["W0", "--variants", "fabrik/serial"], "fabric/serial"), (["algos", "fedmd"], "fedmr")],
 )
 def test_what_is_misspelt_is_answered(arguments, hint, capsys):
     assert main(arguments) == 2
     assert hint in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("variant", [v for v in VARIANTS if not v.endswith("/ray")])
+def test_every_variant_takes_the_usual_options(variant):
+    parser = argparse.ArgumentParser()
+    add_loop_options(parser)
+    assert composed([*VARIANTS[variant], *loop_overrides(parser.parse_args([]))])
+    asked = loop_overrides(parser.parse_args(["--device", "cpu", "--compile"]))
+    assert asked == ["loop.accelerator=cpu", "loop.compile=true"]
 
 
 def test_command_prints_ratios_and_writes_them(tmp_path, monkeypatch, capsys):
@@ -250,6 +271,51 @@ def test_command_prints_ratios_and_writes_them(tmp_path, monkeypatch, capsys):
     assert ours["ratio"]["median"] == pytest.approx(np.median(ours["ratios"]))
     assert ours["seconds"].keys() >= {"train", "evaluate", "aggregate", "write", "other"}
     assert list(tmp_path.iterdir()) == [out]
+
+
+def test_methods_are_compared_with_fedavg_by_time_and_by_passes(tmp_path, monkeypatch, capsys):
+    """Ditto trains a second model in as many steps again."""
+    monkeypatch.chdir(tmp_path)
+    out = tmp_path / "out.json"
+    assert main(["algos", "ditto", "--turns", "1", "--warmup", "1", "--json", str(out)]) == 0
+    assert "per pass" in capsys.readouterr().out
+    found = json.loads(out.read_text())["algos"]["W0"]
+    base, ditto = found["lines"]
+    steps = found["steps"]
+    assert base["passes"] == 1.0
+    assert ditto["passes"] == pytest.approx(2.0, abs=2 / steps)
+
+
+# ---------------------------------------------------------------- passes
+@pytest.mark.parametrize(
+    ("method", "forward", "backward"),
+    [("fedavg", 1, 1), ("ditto", 2, 2), ("fedphp", 2, 1), ("flda", 2, 1), ("pfedme", 11, 11), ("fedmr", 1, 1)],
+)
+def test_the_passes_of_a_step_are_counted(method, forward, backward, scene, tmp_path):
+    """As the method's formula has them: a teacher is one more forward pass, an inner step one more of both."""
+    chosen = composed([f"algo={method}", "executor=serial"])
+    everyone = {"cohort": {**scene["cohort"], "fraction": 1.0}, "out": str(tmp_path), "rounds": 50}
+    config = {**scene, **everyone, **{key: chosen[key] for key in ("algo", "executor")}}
+    with RunDir(run_path(config)) as rundir:
+        experiment = build(config)
+        mark(experiment.net)
+        engine = experiment.engine(rundir, SilentDisplay())
+        engine.open()
+        engine.play(2)
+        passes = counted(engine)["passes"]
+    steps = 2 * W0.steps
+    assert passes.forward / steps == pytest.approx(forward, abs=0.25)  # tests and first steps are other than the rest
+    assert passes.backward / steps == pytest.approx(backward, abs=0.25)
+
+
+def test_methods_that_are_dearer_than_their_passes_are_named():
+    console = Console(file=io.StringIO(), width=200)
+    usual = ReportLine("fedavg", 1.0, None, [], 1.0, {"train": 1.0}, 1.0, 0.0, 0.0, None, passes=1.0)
+    fair, dear = (
+        replace(usual, name=n, ratio=RatioSpread.of([r]), passes=2.0) for n, r in (("fair", 2.4), ("dear", 2.6))
+    )
+    show("W0", [usual, fair, dear], console)
+    assert "more than 1.25 times what their passes explain: dear\n" in console.file.getvalue()
 
 
 # ---------------------------------------------------------------- start

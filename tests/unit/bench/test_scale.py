@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+from itertools import pairwise
 
 import pytest
 import torch
@@ -27,7 +28,7 @@ def living() -> tuple[int, int]:
 
 @pytest.mark.parametrize("loop", ["fabric", "trainer"])
 def test_a_client_leaves_nothing_behind(configured, tmp_path, loop):
-    """As many objects are alive after 8 fits as after 24."""
+    """Fits leave no objects behind; a window of them without growth shows it, as threads of other tests make some."""
     engine = build(configured("algo=scamap", f"loop={loop}")).engine(RunDir(tmp_path), SilentDisplay())
     engine.open()
 
@@ -38,9 +39,10 @@ def test_a_client_leaves_nothing_behind(configured, tmp_path, loop):
         return living()
 
     fits(4)  # what is made once
-    (objects, tensors), (more, still) = fits(4), fits(16)
-    assert still == tensors
-    assert more - objects < 16  # not even one per fit
+    windows = [fits(8) for _ in range(4)]
+    growth = [(more - objects, still - tensors) for (objects, tensors), (more, still) in pairwise(windows)]
+    assert min(objects for objects, _ in growth) < 8  # not even one per fit
+    assert min(tensors for _, tensors in growth) <= 0
 
 
 def test_a_round_leaves_only_its_record(configured, tmp_path):

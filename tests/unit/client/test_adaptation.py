@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 
 from fedexp.algos.ditto import Ditto
+from fedexp.client.fit import Fitter
 from fedexp.client.loops import FabricLoop, TrainerLoop
 from fedexp.client.network import load
-from fedexp.client.worker import Worker
 from fedexp.core.component import Component, Phase
 from fedexp.core.state import Slot, digest, number
 from fedexp.engine import client_columns
@@ -63,7 +63,7 @@ def test_a_model_is_tuned_before_its_test_and_is_also_tested_as_it_is(loop, norm
         worker = worker_of(engine)
         own = worker.data.own_test(1)
         (phase,) = engine.algorithm.test_phases
-        batches = list(worker._batches(phase, (0, 1, "tune"), worker.data.info(1)))
+        batches = list(worker.fitter.batches(phase, (0, 1, "tune"), worker.data.info(1)))
     assert len(batches) == 6
     net = tiny_net(norm=norm)
     load(net, result.uplink["model"])
@@ -101,13 +101,13 @@ def test_a_private_model_is_tuned_from_where_it_is_and_kept_as_it_was():
 # ---------------------------------------------------------------- only when a test is due
 def fits(monkeypatch) -> list[tuple[int, str]]:
     seen = []
-    fit = Worker._fit
+    fit = Fitter.fit
 
-    def watched(self, job, phase, session, done):
-        seen.append((job.client, phase.name))
-        return fit(self, job, phase, session, done)
+    def watched(self, ask):
+        seen.append((ask.job.client, ask.phase.name))
+        return fit(self, ask)
 
-    monkeypatch.setattr(Worker, "_fit", watched)
+    monkeypatch.setattr(Fitter, "fit", watched)
     return seen
 
 
@@ -206,14 +206,14 @@ def test_an_error_while_tuning_names_its_phase():
 
 def test_a_straggler_is_tuned_in_full(monkeypatch):
     steps = {}
-    fit = Worker._fit
+    fit = Fitter.fit
 
-    def watched(self, job, phase, session, done):
-        module = fit(self, job, phase, session, done)
-        steps[phase.name] = module.turn.taken
-        return module
+    def watched(self, ask):
+        fitted = fit(self, ask)
+        steps[ask.phase.name] = fitted.steps
+        return fitted
 
-    monkeypatch.setattr(Worker, "_fit", watched)
+    monkeypatch.setattr(Fitter, "fit", watched)
     with opened({"babu": FineTune()}) as engine:
         (job,) = jobs_of(engine, [1])
         worker_of(engine).work(replace(job, share=0.5))

@@ -29,7 +29,7 @@ from fedexp.display import SilentDisplay
 from fedexp.errors import ClientError, ConfigError
 from fedexp.evaluate.fedgela import FedGelaProtocol
 from fedexp.evaluate.fedrema import FedRemaProtocol
-from fedexp.runs.directory import ERROR
+from fedexp.runs.names import ERROR
 from fedexp.runs.plan import forecast
 from fedexp.runs.rows import client_columns
 from fedexp.server.sampler import ClientDropouts
@@ -464,3 +464,12 @@ def test_a_run_that_can_measure_nothing_says_so(configured):
     (note,) = notes("algo=fedrema", "partition.test=none")
     assert "partition.test=holdout" in note
     assert notes("algo=fedrema") == notes("algo=fedavg", "partition.test=none") == []
+
+
+def test_a_limit_that_is_up_at_once_leaves_no_alarm_behind():
+    handler = signal.getsignal(signal.SIGALRM)
+    for _ in range(200):  # the alarm comes at any place, also before the block begins
+        with pytest.raises(ClientError, match="limit"), time_limit(1e-6, Job(0, 7, {}, {})):
+            time.sleep(5)
+        assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+        assert signal.getsignal(signal.SIGALRM) is handler

@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import nn
 
+from fedexp.client.asks import Fit, Fitted
 from fedexp.client.loops import FabricLoop, TrainerLoop
 from fedexp.client.messages import Job, Local
-from fedexp.client.module import ClientModule
 from fedexp.client.network import layout_of, tensors
 from fedexp.client.optim import Sgd
 from fedexp.client.worker import Worker
@@ -39,10 +39,12 @@ def worker_of(loop, net: SplitModel | None = None, *, optimizer: Sgd | None = No
     return Worker(net, data, Algorithm.compile(components, facts), loop, optimizer or Sgd(lr=0.1), local)
 
 
-def fit(worker: Worker, phase: Phase, *, client: int = 1, round_: int = 0) -> ClientModule:
+def fit(worker: Worker, phase: Phase, *, client: int = 1, round_: int = 0) -> Fitted:
     job = Job(round_, client, worker.algorithm.downlink(worker.algorithm.fresh_state(), client), {})
-    worker.algorithm = replace(worker.algorithm, phases=(phase,))
-    return worker._fit(job, phase, worker._open(job), [])
+    worker.fitter.algorithm = replace(worker.algorithm, phases=(phase,))
+    session = worker._open(job)
+    start = dict(tensors(worker.net)) if phase.start == "previous" else session.received
+    return worker.fitter.fit(Fit(job, phase, session, start))
 
 
 def changed(before, after) -> set[str]:
@@ -66,8 +68,8 @@ def test_a_second_fit_really_trains(loop):
     worker = worker_of(loop())
     for number in range(4):
         before = snapshot(tensors(worker.net))
-        module = fit(worker, Phase("local", start="previous", uploads=True), round_=number)
-        assert module.turn.taken == 6  # two epochs of three batches
+        fitted = fit(worker, Phase("local", start="previous", uploads=True), round_=number)
+        assert fitted.steps == 6  # two epochs of three batches
         moved = changed(before, tensors(worker.net))
         assert {"features.1.weight", "classifier.weight", *STATISTICS} <= moved
 
@@ -79,7 +81,7 @@ def test_the_weights_are_those_of_plain_torch(loop):
     optimizer = torch.optim.SGD(plain.parameters(), lr=0.05, momentum=0.9, weight_decay=0.01)
     phase = Phase("local", uploads=True)
     plain.train()
-    for x, y in worker._batches(phase, (0, 1, "local"), worker.data.info(1)):
+    for x, y in worker.fitter.batches(phase, (0, 1, "local"), worker.data.info(1)):
         optimizer.zero_grad()
         nn.functional.cross_entropy(plain(x), y).backward()
         optimizer.step()
@@ -137,7 +139,7 @@ def test_a_loop_trains_again_after_a_fit_that_failed(loop):
     for _ in range(2):
         with pytest.raises(ArithmeticError, match="planned"):
             fit(worker_of(loop, fails=Fails()), Phase("local", uploads=True))
-    assert fit(worker_of(loop), Phase("local", uploads=True)).turn.taken == 6
+    assert fit(worker_of(loop), Phase("local", uploads=True)).steps == 6
 
 
 # ---------------------------------------------------------------- modes
@@ -189,11 +191,11 @@ def test_a_frozen_part_stays_in_evaluation_mode_with_its_statistics(loop, net):
     (phase,) = worker.algorithm.phases
     for number in range(2):
         before = snapshot(tensors(worker.net))
-        module = fit(worker, replace(phase, start="previous"), round_=number)
+        fitted = fit(worker, replace(phase, start="previous"), round_=number)
         assert changed(before, tensors(worker.net)) == {"classifier.weight"}
         assert not worker.net.features.training
         assert worker.net.classifier.training
-        assert module.turn.taken == 6
+        assert fitted.steps == 6
         assert all(p.grad is None for p in worker.net.features.parameters())
     if net is dropping:
         assert not any((h == 0).any() for h in _seen)
@@ -223,8 +225,8 @@ def test_trainer_and_fabric_are_equal_bit_for_bit(net):
     ends = []
     for loop in LOOPS:
         worker = worker_of(loop(), net())
-        modules = [fit(worker, Phase("local", uploads=True), client=c, round_=c) for c in (0, 1, 2)]
-        ends.append((digest({"": tensors(worker.net)}), [m.turn.terms() for m in modules]))
+        fitted = [fit(worker, Phase("local", uploads=True), client=c, round_=c) for c in (0, 1, 2)]
+        ends.append((digest({"": tensors(worker.net)}), [f.terms() for f in fitted]))
     assert ends[0] == ends[1]
 
 
@@ -240,10 +242,10 @@ def test_a_continuing_phase_keeps_the_momentum_and_a_fresh_one_does_not():
             "second", start="previous", begin=0.5, continues=kind != "apart", fresh=kind == "fresh"
         )  # fmt: skip
         phases = (Phase("local", uploads=True),) if kind == "whole" else (first, second)
-        worker.algorithm = replace(worker.algorithm, phases=phases)
-        done: list[ClientModule] = []
+        worker.fitter.algorithm = replace(worker.algorithm, phases=phases)
+        last = None
         for phase in phases:
-            done.append(worker._fit(job, phase, seat, done))
+            last = worker.fitter.fit(Fit(job, phase, seat, seat.received if last is None else last.end, last))
         ends[kind] = digest({"": tensors(worker.net)})
     assert ends["continued"] == ends["whole"]  # the same batches, the same optimizer: one training cut in two
     assert len(set(ends.values())) == 3

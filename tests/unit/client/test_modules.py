@@ -1,4 +1,4 @@
-"""Modules beside the network: trained with it, kept by clients or sent, and no part of the released model."""
+"""Modules beside the network: trained with it, kept by clients or sent, and part of the released model if sent."""
 
 from __future__ import annotations
 
@@ -13,15 +13,19 @@ from torch import nn
 from fedexp.algos.alternate import Alternate
 from fedexp.algos.ditto import Ditto
 from fedexp.api import run
+from fedexp.build import build
 from fedexp.client.faults import RAISE
 from fedexp.client.loops import FabricLoop, TrainerLoop
 from fedexp.client.messages import Local
 from fedexp.client.network import add_modules, layout_of, load, tensors
 from fedexp.client.worker import Worker
+from fedexp.config.compose import composed
 from fedexp.core.component import Component, Phase
 from fedexp.core.seeding import seeded
 from fedexp.core.state import Slot, number, snapshot
+from fedexp.display import SilentDisplay
 from fedexp.errors import ClientError, PlanError
+from fedexp.runs.directory import RunDir
 from fedexp.testing import CLASSES, play, tiny_net, trial_after
 from tests.conftest import SMALL
 from tests.helpers import batches_of, jobs_of, opened, work, worker_of
@@ -107,7 +111,7 @@ def test_clipping_counts_modules_in():
         with opened(components) as engine:
             worker = worker_of(engine)
             clipped = Worker(
-                net, worker.data, engine.algorithm, FabricLoop(), worker._optimizer, Local(0.3, 4, clip), RAISE
+                net, worker.data, engine.algorithm, FabricLoop(), worker.fitter.optimizer, Local(0.3, 4, clip), RAISE
             )
             (job,) = jobs_of(engine, [2])
             result = clipped.work(job)
@@ -274,7 +278,7 @@ def test_a_head_made_of_a_module_answers_for_teachers_and_for_the_server():
 
 
 # ---------------------------------------------------------------- what is released, and what is refused
-def test_the_saved_model_has_no_modules(tmp_path, monkeypatch):
+def test_the_saved_model_has_no_modules_of_clients(tmp_path, monkeypatch):
     monkeypatch.setenv("FEDEXP_ALLOW", "tests")
     conf = tmp_path / "conf" / "algo"
     conf.mkdir(parents=True)
@@ -288,7 +292,21 @@ def test_the_saved_model_has_no_modules(tmp_path, monkeypatch):
     (path,) = (tmp_path / "runs").rglob("model.safetensors")
     names = set(safetensors.torch.load_file(path))
     assert names
-    assert all(n.startswith(("features.", "classifier.")) for n in names)
+    assert not [n for n in names if not n.startswith(("features.", "classifier.", "beside.moon/projection."))]
+
+
+def test_a_saved_model_with_a_shared_module_can_be_tested_again(tmp_path):
+    """FedGELA's frame comes from the seed, its trained projection from the file."""
+    small = [o for o in SMALL if not o.startswith("algo=")]
+    overrides = [*small, "algo=fedgela", "evaluate=fedgela", "rounds=3", f"out={tmp_path}"]
+    result = run(overrides)
+    saved = safetensors.torch.load_file(result.path / "model.safetensors")
+    experiment = build(composed(overrides))
+    with RunDir(tmp_path / "again") as rundir:
+        worker = worker_of(experiment.engine(rundir, SilentDisplay()))
+    scores = list(worker.test_server({"model": saved}, (0, len(experiment.data.test.y))))
+    assert sum(sum(s.correct) for s in scores) / sum(s.n for s in scores) == result.aggregation["last"]
+    assert {n for n in saved if n.startswith("beside.")} == {f"beside.etf/projection.{n}" for n in ("weight", "bias")}
 
 
 def test_the_layout_knows_modules_as_parts():

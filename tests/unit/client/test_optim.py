@@ -14,11 +14,12 @@ from fedexp.algos.alternate import Alternate
 from fedexp.algos.scaffold import Scaffold
 from fedexp.build import build, make_optimizer, parts
 from fedexp.client.loops import FabricLoop, TrainerLoop
-from fedexp.client.optim import Sgd, TorchOptimizer, configured
+from fedexp.client.optim import Sgd, TorchOptimizer, configured, kept_per_parameter
 from fedexp.config.compose import checked, composed
 from fedexp.core.component import Component, Phase
 from fedexp.core.state import Out, digest
 from fedexp.errors import ClientError, ConfigError, PlanError
+from fedexp.system import memory
 from fedexp.testing import Shuffled, play
 from tests.helpers import TINY, opened, work
 
@@ -222,6 +223,28 @@ class Bare:
 
     def __call__(self, parameters):
         return torch.optim.SGD(parameters, lr=self.lr)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "kept"),
+    [
+        (Sgd(momentum=0.9), 1), (Sgd(momentum=0.0), 0), (Sgd(momentum=0.9, fused=False), 1),
+        (TorchOptimizer(torch.optim.Adam, {"lr": 0.1}), 2),
+        (TorchOptimizer(torch.optim.Adam, {"lr": 0.1, "amsgrad": True}), 3),
+    ],
+)  # fmt: skip
+def test_what_an_optimizer_keeps_of_each_parameter_is_counted(optimizer, kept):
+    assert kept_per_parameter(optimizer) == kept
+
+
+def test_a_network_is_refused_if_adam_does_not_fit_beside_it(monkeypatch):
+    """Four copies of the weights with Adam, three with momentum."""
+    wide = [*TINY, "model.hidden=[500,500]"]
+    size = sum(t.nbytes for t in build(composed(wide)).net.state_dict().values())
+    monkeypatch.setattr(memory, "available_memory", lambda: 3 * size)
+    build(composed([*wide, "optim=sgd"]))
+    with pytest.raises(ConfigError, match=r"weights, gradients, 2 of the optimizer's\) takes"):
+        build(composed([*wide, "optim=adam"]))
 
 
 def test_a_factory_that_lacks_something_is_refused():

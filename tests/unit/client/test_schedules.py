@@ -95,4 +95,4 @@ def test_a_configuration_reaches_the_workers(tmp_path):
 
     experiment = build(composed([*TINY, "schedule=exponential", "schedule.gamma=0.5"]))
     with RunDir(tmp_path) as rundir:
-        assert worker_of(experiment.engine(rundir, SilentDisplay()))._local.schedule == DECAY
+        assert worker_of(experiment.engine(rundir, SilentDisplay())).fitter.local.schedule == DECAY

@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from fedexp.client.messages import Job
 from fedexp.errors import ConfigError
@@ -12,6 +13,8 @@ from fedexp.execute import auto, base
 from fedexp.execute.auto import AutoExecutor
 from fedexp.execute.base import Blueprint
 from fedexp.execute.task import Measure, TaskResult, Train
+
+SAMPLES = [10] * 100  # by client
 
 
 class Clock:
@@ -28,17 +31,19 @@ class Clock:
 
 
 class Stub:
-    """An executor that takes a second for so many clients."""
+    """An executor that takes so many seconds for a client with ten samples."""
 
     made: list[Stub]
 
-    def __init__(self, blueprint, clock, seconds, workers) -> None:
+    def __init__(self, blueprint, clock, seconds, workers, cold=0.0) -> None:
+        self.cold = cold  # seconds that the first task takes longer
         self.blueprint, self.workers, self.done, self.closed = blueprint, workers, [], False
         self._clock, self._seconds = clock, seconds
 
     def map(self, tasks, broadcast):
         for task in tasks:
-            self._clock.now += self._seconds * len(task.jobs)
+            self._clock.now += sum(self._seconds * SAMPLES[job.client] / 10 for job in task.jobs) + self.cold
+            self.cold = 0.0
             self.done.append(task.index)
             yield TaskResult(task.index)
 
@@ -51,7 +56,9 @@ class Stub:
 
 def blueprint(*, rounds, clients, fraction, devices) -> Blueprint:
     """One that nobody works by."""
-    facts = SimpleNamespace(n_clients=clients, fraction=fraction, rounds=rounds)
+    facts = SimpleNamespace(
+        n_clients=clients, fraction=fraction, rounds=rounds, counts=torch.tensor([SAMPLES[:clients]]).T
+    )
     unused = dict.fromkeys(("net", "data", "components", "loop", "optimizer", "local"))
     return Blueprint(**unused, facts=facts, devices=devices)
 
@@ -60,11 +67,12 @@ def blueprint(*, rounds, clients, fraction, devices) -> Blueprint:
 def run(monkeypatch):
     """Plays rounds with so many seconds per client; returns the executor, both stubs and what was said."""
 
-    def play(*, seconds, rounds, clients=10, fraction=1.0, cores=4, start=3.0, devices=0, threads=1, processes=None):
+    def play(*, seconds, rounds, clients=10, fraction=1.0, cores=4, start=3.0, devices=0, threads=1, processes=None,
+             cold=0.0):  # fmt: skip
         clock, said, made = Clock(start), [], []
 
         def serial(blueprint, **_):
-            made.append(Stub(blueprint, clock, seconds, 1))
+            made.append(Stub(blueprint, clock, seconds, 1, cold))
             return made[-1]
 
         def pool(blueprint, *, workers, threads, say):
@@ -98,16 +106,34 @@ def test_it_switches_when_the_saving_is_worth_the_start(run, seconds, switches):
     assert (len(run(seconds=seconds, rounds=50).made) == 2) is switches
 
 
-def test_it_switches_after_the_first_client_of_a_long_run_and_says_so(run):
+def test_it_switches_after_the_second_client_of_a_long_run_and_says_so(run):
     got = run(seconds=1.0, rounds=20)
     serial, pool = got.made
-    assert serial.done == [0]
-    assert pool.done[:9] == list(range(1, 10))  # the rest of the first round
-    assert len(pool.done) == 199
+    assert serial.done == [0, 1]  # the first one is not measured
+    assert pool.done[:8] == list(range(2, 10))  # the rest of the first round
+    assert len(pool.done) == 198
     assert got.executor.workers == 4
     assert got.said == ["executor: 4 worker processes; one would need about 200 s more"]
     got.executor.close()
     assert pool.closed
+
+
+def test_it_switches_after_the_first_client_if_that_takes_long(run):
+    got = run(seconds=6.0, rounds=20)
+    assert got.made[0].done == [0]
+    assert got.said == ["executor: 4 worker processes; one would need about 1200 s more"]
+
+
+def test_the_first_task_warms_up_and_is_no_measure(run):
+    """By it, the run would take 4 s · 500 clients; it takes half a second."""
+    got = run(seconds=0.001, rounds=50, cold=4.0)
+    assert len(got.made) == 1
+
+
+def test_large_clients_come_first_and_are_no_measure_of_the_others(run, monkeypatch):
+    monkeypatch.setattr("tests.unit.execute.test_auto.SAMPLES", [1000, 1000, *[2] * 8])
+    got = run(seconds=0.02, rounds=20)  # the first two take 2 s each, all ten of a round 4.03 s
+    assert got.said == ["executor: 4 worker processes; one would need about 81 s more"]
 
 
 def test_not_more_workers_than_clients_in_a_round_nor_cores(run):
