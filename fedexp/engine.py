@@ -13,7 +13,7 @@ from fedexp.client.messages import ClientResult, Job
 from fedexp.config.settings import Every
 from fedexp.core.algorithm import Algorithm, Private
 from fedexp.core.record import Record
-from fedexp.core.state import Message, digest, fingerprints, sizes
+from fedexp.core.state import Message, Tree, digest, fingerprints, sizes
 from fedexp.data.source import Samples
 from fedexp.display import Display
 from fedexp.errors import CheckpointError
@@ -24,17 +24,21 @@ from fedexp.execute.base import Blueprint, Executor
 from fedexp.execute.task import MeasureServer, Task, TaskResult, Train, complete
 from fedexp.measurement import Measurement
 from fedexp.overlap import play_overlapped
+from fedexp.probes.base import Observation
+from fedexp.probes.observer import ServerObserver
 from fedexp.runs import ledger as ledgers
+from fedexp.runs import observations
 from fedexp.runs.checkpoint import Checkpoint, RunProgress
 from fedexp.runs.directory import RunDir
 from fedexp.runs.ledger import Ledger
 from fedexp.runs.rows import Row, client_columns, client_row
-from fedexp.server.aggregate import Fold, blocks
+from fedexp.runs.tensor_files import arrays_file
+from fedexp.server.aggregate import Fold, blocks, groups
 from fedexp.server.network import ServerNetwork
 from fedexp.server.sampler import ClientDropouts, UniformSampler, largest_first
 from fedexp.server.update import Weighting, advance, cohort_weights
 from fedexp.system import signals
-from fedexp.track.base import RunCard, Tracker
+from fedexp.track import RunCard, Trackers
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,7 @@ class Work:
     fold: Fold  # their uploads, summed
     results: Mapping[int, ClientResult]  # without messages; who dropped out or failed included
     numbers: Mapping[str, Any] = field(default_factory=dict)  # that components recorded at the server
+    observed: Observation | None = None  # by probes
 
 
 @dataclass
@@ -79,15 +84,19 @@ class Engine:
     protocol: EvaluationProtocol
     rundir: RunDir
     checkpoint: Checkpoint
-    tracker: Tracker
+    tracker: Trackers
     display: Display
     public: Samples | None = None  # the server's own
+    group: int | None = None  # clients that a loop takes together; None: one after another
     plain: Blueprint | None = None  # of workers that do plain local training, for protocols that ask for it
+    probes: ServerObserver | None = None
+    probe_settings: Mapping[str, Any] = field(default_factory=dict)  # by probe, to be written down with what it sees
     progress: RunProgress = field(init=False)
     ledger: Ledger = field(default_factory=Ledger)
     records: list[Record] = field(default_factory=list)
     latest: dict[int, Row] = field(default_factory=dict)  # each client's last row in which it was tested
     _since: float = field(default=0.0, init=False)  # when the last round was committed
+    _new_settings: dict[str, Any] = field(default_factory=dict, init=False)  # of probes, since the last commit
 
     # ------------------------------------------------------------ a run
     def open(self) -> int:
@@ -102,6 +111,7 @@ class Engine:
         self.records = self.rundir.records()
         self.ledger = Ledger.from_rows(self.rundir.rows("ledger.csv"))
         self.latest = {int(row["client"]): row for row in self.rundir.rows("clients.csv") if row["after"]}
+        self._new_settings = observations.changes(self.rundir.observations(), self.probe_settings)
         return self.progress.state.round
 
     def run(self, card: RunCard) -> list[Record]:
@@ -153,23 +163,32 @@ class Engine:
             dropped=dropped,
             broadcast=self.algorithm.broadcast(state),
             mail={client: self.algorithm.mail(state, client) for client in order},
-            blocks=blocks([c for c in order if c not in dropped], self.samples),
+            blocks=self.dealt([c for c in order if c not in dropped]),
         )
         everyones = sizes(sent.broadcast)
         for client, mail in sent.mail.items():
             self.ledger.count(t + 1, client, "down", {**everyones, **sizes(mail)})
         return sent
 
+    def dealt(self, clients: Sequence[int]) -> list[list[int]]:
+        """Clients as they are given to workers: a function of who they are."""
+        return blocks(clients, self.samples) if self.group is None else groups(clients, self.group)
+
     def tasks(self, sent: Sent, first: int = 0) -> Iterator[Task]:
         """The tasks of a round, numbered from ``first``. A client's slots are fetched when a worker is free for it."""
         globally = self.protocol.tests_clients_globally(self.algorithm)
+        there = [client for block in sent.blocks for client in block]
+        measured = set(self.protocol.measured_clients(sent.round, there, self.algorithm.facts))
         for index, block in enumerate(sent.blocks, first):
-            yield Train(index, tuple(self._job(sent, client, globally=globally) for client in block))
+            yield Train(
+                index, tuple(self._job(sent, c, globally=globally, measured=c in measured) for c in block)
+            )  # fmt: skip
 
-    def _job(self, sent: Sent, client: int, *, globally: bool) -> Job:
+    def _job(self, sent: Sent, client: int, *, globally: bool, measured: bool) -> Job:
         return Job(
             sent.round, client, sent.mail[client], self.progress.store.get(client), weight=sent.weights[client],
-            share=self.mishaps.share(sent.round, client), test_globally=globally, due=self.is_due(sent.round),
+            share=self.mishaps.share(sent.round, client), test_globally=globally,
+            missing=measured and self.protocol.missing, due=self.is_due(sent.round),
         )  # fmt: skip
 
     def answers(
@@ -195,7 +214,8 @@ class Engine:
                 uploads = result.sent if result.error is None else {"failed": 0}
                 self.ledger.count(sent.round + 1, result.client, "up", uploads)
                 self.progress.store.put(result.client, result.private)
-                results[result.client] = replace(result, private={})  # stored, then forgotten
+                seen = result.observed.copied() if result.observed else None  # their memory is used again
+                results[result.client] = replace(result, private={}, observed=seen)  # stored, then forgotten
         return Work(sent.round, fold, {client: results[client] for client in sorted(results)})
 
     def update(self, sent: Sent, work: Work) -> Work:
@@ -203,7 +223,8 @@ class Engine:
 
         Returns the work with the numbers that components recorded at the server.
         """
-        state, weights = self.progress.state, sent.weights
+        before, weights = self.progress.state, sent.weights
+        state = before
         there = [client for client in weights if work.results[client].error is None]
         share = 1.0 if len(there) == len(weights) else sum(weights[client] for client in there)
         numbers: dict[str, Any] = {}
@@ -215,7 +236,15 @@ class Engine:
             else:
                 state = replace(state, round=sent.round + 1)
         self.progress.state = state
-        return replace(work, numbers=numbers)
+        work = replace(work, numbers=numbers)
+        return work if self.probes is None else self._observe(self.probes, before.model, work)
+
+    def _observe(self, probes: ServerObserver, before: Tree, work: Work) -> Work:
+        """The work with what probes saw of the round."""
+        seen = {c: r.observed or Observation() for c, r in work.results.items() if r.error is None}
+        after = self.progress.state.model if self.algorithm.global_view else None
+        with self.timed("probe"):
+            return replace(work, observed=probes.observe(work.round, before, after, seen))
 
     def is_due(self, t: int) -> bool:
         """Whether a round is evaluated."""
@@ -264,6 +293,14 @@ class Engine:
             self.rundir.append_rows("ledger.csv", ledgers.COLUMNS, self.ledger.close_round(work.round + 1))
             weights = {"round": work.round + 1, **fingerprints(self.progress.state.model)}
             self.rundir.append_rows("weights.csv", list(weights), [weights])
+            self._write_observation(work)
+
+    def _write_observation(self, work: Work) -> None:
+        settings = observations.settings_rows(work.round + 1, self._new_settings)
+        seen = work.observed or Observation()
+        arrays = arrays_file(seen.arrays) if seen.arrays else None
+        self.rundir.append_observations(work.round + 1, [*settings, *seen.rows], arrays)
+        self._new_settings = {}
 
     def _write_record(self, work: Work, score: Score | None) -> None:
         record: Record = {"round": work.round + 1}
@@ -275,6 +312,8 @@ class Engine:
             personal = self.protocol.personal(self.measurement, work.results)
         if personal:
             record["personalization"] = personal
+        if missing := mean_of_each(r.missing for r in work.results.values()):
+            record["missing"] = missing
         record["terms"] = mean_of_each(r.terms for r in work.results.values())
         if numbers := {**mean_of_each(r.numbers for r in work.results.values()), **work.numbers}:
             record["numbers"] = numbers
@@ -317,6 +356,11 @@ class Engine:
     @cached_property
     def _classes(self) -> list[int]:
         return (self.algorithm.facts.counts > 0).sum(1).tolist()
+
+    @property
+    def late_probes(self) -> list[str]:
+        """The probes that begin to observe now, or do so with other settings than before."""
+        return [name for name, settings in self._new_settings.items() if settings is not None]
 
     def own(self, client: int) -> tuple[Message, Private]:
         """What goes to this client alone, and what it keeps."""

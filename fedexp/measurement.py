@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from fedexp.client.messages import ClientResult, Job
@@ -12,6 +13,7 @@ from fedexp.core.record import Record
 from fedexp.core.state import Message
 from fedexp.evaluate.tester import Score
 from fedexp.execute.task import Measure, TaskResult, Visit
+from fedexp.server.aggregate import groups
 from fedexp.server.sampler import largest_first
 
 if TYPE_CHECKING:
@@ -46,8 +48,11 @@ class Measurement:
     def test_clients(self, clients: Iterable[int], *, personal: bool = True) -> dict[int, Score]:
         """Tests clients' personal models, or the models they receive; those without a test set are absent."""
         state = self._engine.progress.state
-        jobs = (Job(state.round, client, *self._engine.own(client)) for client in clients)
-        tasks = (Measure(index, (job,), personal=personal) for index, job in enumerate(jobs))
+        dealt = groups(list(clients), self._engine.group or 1)
+        tasks = (
+            Measure(i, tuple(Job(state.round, c, *self._engine.own(c)) for c in some), personal=personal)
+            for i, some in enumerate(dealt)
+        )
         answers = self._engine.executor.map(tasks, self.algorithm.broadcast(state))
         return {r.client: r.after for r in self._results(answers) if r.after is not None}
 
@@ -55,12 +60,12 @@ class Measurement:
         """What another round of these clients would measure, after the last one."""
         count = self.algorithm.facts.n_clients
         some = "all clients" if len(clients) == count else f"{len(clients)} of {count} clients"
-        state = self._engine.progress.state
+        state, missing = self._engine.progress.state, self._engine.protocol.missing
         return self._train(
             f"{some} once more",
             clients,
             self.algorithm.broadcast(state),
-            lambda c: Job(state.round, c, *self._engine.own(c), final=True),
+            lambda c: Job(state.round, c, *self._engine.own(c), missing=missing, final=True),
         )
 
     def finetune(self, epochs: float) -> dict[int, ClientResult]:
@@ -95,7 +100,9 @@ class Measurement:
         engine = self._engine
         engine.display.after(what, self._in_rounds(clients), len(clients), sum(engine.samples[c] for c in clients))
         order = largest_first(clients, self.algorithm.facts.counts)
-        tasks = (Visit(i, (job(c),), len(clients) - i - 1) for i, c in enumerate(order))
+        dealt = groups(order, engine.group or 1)
+        ahead = [len(order) - n for n in accumulate(map(len, dealt))]
+        tasks = (Visit(i, tuple(map(job, some)), ahead[i]) for i, some in enumerate(dealt))
         return {r.client: r for r in self._results(engine.executor.map(tasks, broadcast), shown=True)}
 
     def _results(self, answers: Iterable[TaskResult], *, shown: bool = False) -> list[ClientResult]:

@@ -62,7 +62,7 @@ def per_class(scores: Sequence[Score]) -> list[float | None]:
 
 
 def mean_of_each(numbers: Iterable[dict[str, float]]) -> dict[str, float]:
-    """The mean of each name over the clients that have it."""
+    """The mean of each name over those that have it."""
     numbers = list(numbers)
-    names = dict.fromkeys(name for of_client in numbers for name in of_client)
+    names = dict.fromkeys(name for each in numbers for name in each)
     return {name: float(np.mean([n[name] for n in numbers if name in n])) for name in names}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 from fedexp.client.messages import ClientResult
 from fedexp.core.algorithm import Algorithm
@@ -13,7 +13,7 @@ from fedexp.core.ranges import Count
 from fedexp.core.record import Record
 from fedexp.core.seeding import numpy_rng
 from fedexp.core.views import Facts
-from fedexp.evaluate.metrics import personalization
+from fedexp.evaluate.metrics import mean_of_each, personalization
 from fedexp.evaluate.tester import Score
 
 
@@ -60,11 +60,14 @@ class EvaluationProtocol(ABC):
 
     What is implemented here is MAP's way; a protocol overrides what it does otherwise. After the last round every
     client, or a number of them drawn by the run's seed, is trained and tested once more from the final state
-    (``all_clients``); nothing of that is kept.
+    (``all_clients``); nothing of that is kept. How clients do on classes that they do not own is measured in local
+    training, in the same way by every protocol.
     """
 
     window: Count = 10  # rounds of the mean ± std
     all_clients: bool | Count = True  # who is trained and tested once more: true everyone, 100 so many, false nobody
+    missing: bool | Count = 300  # samples of the global test set to measure missing classes on: true all, false none
+    missing_clients: Literal[True] | Count = 10  # clients of a round for whom that is done: true all, 10 so many
 
     name: ClassVar[str]  # as in evaluate=name; a method names the protocol of its paper by it
     keeps_best: ClassVar[bool] = False  # the server's model of the best round is kept
@@ -80,6 +83,19 @@ class EvaluationProtocol(ABC):
     def personal(self, run: Federation, results: Mapping[int, ClientResult]) -> dict[str, Any]:  # noqa: ARG002
         """The metrics of a round's personal models; empty if nobody was tested."""
         return personalization(results.values())
+
+    def measured_clients(self, round_: int, clients: Sequence[int], facts: Facts) -> list[int]:
+        """The clients of a round for whom missing classes are measured."""
+        number = self.count_measured(len(clients))
+        if number == len(clients):
+            return list(clients)
+        rng = numpy_rng(facts.seed, "missing classes", round_)
+        drawn: list[int] = rng.choice(sorted(clients), number, replace=False).tolist()
+        return drawn
+
+    def count_measured(self, clients: int) -> int:
+        """How many of a round's clients they are."""
+        return clients if self.missing_clients is True else min(self.missing_clients, clients)
 
     def final_clients(self, facts: Facts) -> list[int]:
         """The clients that are trained and tested once more after the last round."""
@@ -115,4 +131,8 @@ class EvaluationProtocol(ABC):
 def _all_clients(results: Mapping[int, ClientResult]) -> dict[str, Any]:
     """The metrics of the clients that could be tested; who was asked, and who failed and why."""
     failed = {str(c): r.error.splitlines()[0] for c, r in results.items() if r.error is not None}
-    return {**personalization(results.values()), "asked": list(results), "failed": failed}
+    missing = mean_of_each(r.missing for r in results.values())
+    return {
+        **personalization(results.values()), **({"missing": missing} if missing else {}), "asked": list(results),
+        "failed": failed,
+    }  # fmt: skip

@@ -13,7 +13,7 @@ from fedexp.evaluate.tester import Score
 def made(
     correct: tuple[int, ...], total: tuple[int, ...], owned: int = 0, of_owned: int = 0, loss: float = 0.0
 ) -> Score:
-    return Score(correct, total, owned, of_owned, loss)
+    return Score(correct, total, owned, of_owned, loss, predicted_owned=0)
 
 
 def test_aggregation():

@@ -176,7 +176,7 @@ def test_the_best_model_is_that_of_the_best_round(played, monkeypatch):
     def score(engine, answers):
         assert list(answers)
         models.append(engine.progress.state.model)
-        return Score((next(planted),), (10,), 0, 0, 0.0)
+        return Score((next(planted),), (10,), 0, 0, 0.0, 0)
 
     monkeypatch.setattr(Engine, "pooled", score)
     engine, _ = played(*GELA, "rounds=5", "partition.test=none")

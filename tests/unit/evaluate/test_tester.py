@@ -62,6 +62,8 @@ def test_counts_by_hand():
     assert (got.n, got.accuracy) == (6, 0.5)
     assert (got.owned, got.of_owned) == (4, 5)
     assert got.owned_accuracy == 0.8
+    assert got.predicted_owned == 3  # says 0, 2 and 0; 1 is not its own
+    assert [got.accuracy_on(c) for c in ((1, 0, 1, 0), (0, 1, 0, 1), (0, 0, 0, 1))] == [0.4, 1.0, None]
     expected = sum(
         math.log(sum(math.exp(v) for v in row)) - row[y] for row, y in zip(X.tolist(), Y.tolist(), strict=True)
     )
@@ -70,7 +72,7 @@ def test_counts_by_hand():
 
 def test_the_server_owns_all_classes():
     got = score(None)
-    assert (got.owned, got.of_owned) == (3, 6)
+    assert (got.owned, got.of_owned, got.predicted_owned) == (3, 6, 6)
     assert got.owned_accuracy == got.accuracy
 
 
