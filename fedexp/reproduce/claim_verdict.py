@@ -1,0 +1,217 @@
+"""What our results say of a claim.
+
+A comparison is confirmed if the 95 % interval of its mean over seeds lies above the margin, refuted if below, undecided
+if it includes it or if there are fewer than three seeds. Free of torch.
+"""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from fedexp.reproduce.claims import ANY, Claim, Comparison, Term, claims
+from fedexp.reproduce.paired import Differences, contrast
+from fedexp.reproduce.results import Result
+from fedexp.reproduce.verdict import MIN_SEEDS
+from fedexp.terminal.numbers import count
+
+STAND_IN = "stand-in"
+SEEDS = ",".join(map(str, range(MIN_SEEDS)))
+WORDS = ("refuted", "confirmed", "undecided", "not run")  # the strongest first
+SHOWN = 8  # lines of evidence
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What our results say of a comparison."""
+
+    comparison: Comparison
+    differences: Differences
+    reduced: str = ""  # as in ``Result``
+    failed: int = 0  # runs without a number
+    absent: int = 0  # hyper-parameter settings that were not run, though others were
+
+    @property
+    def mark(self) -> str:
+        """Empty if the runs are the paper's, else in what they are not."""
+        if self.comparison.stand_in or STAND_IN in self.reduced:
+            return STAND_IN
+        return "reduced" if self.reduced else ""
+
+    @cached_property
+    def word(self) -> str:
+        """confirmed, refuted, undecided or not run."""
+        if not self.differences.by_seed:
+            return "not run"
+        if self.differences.interval is None:
+            return "undecided"
+        low, high = self.differences.interval
+        if low > self.comparison.margin:
+            return "confirmed"
+        return "refuted" if high < self.comparison.margin else "undecided"
+
+    def __str__(self) -> str:
+        """``fmnist/lenet: MAP − FedAvg, aggregation: +1.20 [+0.70, +1.70], 3 seeds: … (confirmed)``."""
+        if self.absent:
+            return f"{self.comparison.where}: {self.comparison.part}: {count(self.absent, 'setting')} not run"
+        notes = [self.word]
+        if self.comparison.margin:
+            notes.append(f"margin {self.comparison.margin:+g}")
+        if self.comparison.stand_in and STAND_IN not in self.reduced:
+            notes.append(STAND_IN)
+        notes += [self.reduced] if self.reduced else []
+        notes += [f"{count(self.failed, 'run')} failed"] if self.failed else []
+        return f"{self.comparison.where}: {self.comparison.part}: {self.differences} ({', '.join(notes)})"
+
+
+@dataclass(frozen=True)
+class ClaimVerdict:
+    """A claim and what became of it here."""
+
+    claim: Claim
+    word: str  # confirmed | refuted | undecided | not run
+    marks: tuple[str, ...]  # what kind of runs decided, if not the paper's: stand-in, reduced
+    evidence: tuple[Evidence, ...]  # of comparisons that were run
+
+    @property
+    def said(self) -> str:
+        """``confirmed (stand-in)``."""
+        return f"{self.word} ({', '.join(self.marks)})" if self.marks else self.word
+
+    @property
+    def commands(self) -> tuple[str, ...]:
+        """What to run to decide the claim: in the paper's first scene, and in the first stand-in. None if decided."""
+        if self.word in ("confirmed", "refuted"):
+            return ()
+        return tuple(dict.fromkeys(c for mine in (False, True) for c in _commands(self.claim, stand_in=mine)))
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Reasons and evidence, one line each; of much evidence, that of the strongest words."""
+        claim = self.claim
+        ordered = sorted(self.evidence, key=lambda one: WORDS.index(one.word))
+        shown = self.evidence if len(ordered) <= SHOWN else ordered[:SHOWN]
+        return (
+            *([f"look at what a probe has seen: {claim.probe}"] if claim.probe else []),
+            *([f"because {claim.because}"] if claim.because and self.word == "refuted" else []),
+            *map(str, shown),
+            *([f"and {len(ordered) - SHOWN} more, {_tally(ordered[SHOWN:])}"] if len(ordered) > SHOWN else []),
+        )
+
+
+def judged(results: Iterable[Result], of: Sequence[Claim] | None = None) -> list[ClaimVerdict]:
+    """What our results say of each claim, of all of them if none are given.
+
+    The paper's own scenes at full length decide where they can; where not, stand-ins and reduced runs are added, and
+    the verdict says so. A claim is confirmed if each of its parts is confirmed somewhere and whatever has an interval
+    is; it is refuted if anything is.
+    """
+    runs = _Runs(results)
+    known = claims() if of is None else of
+    return [_verdict(claim, [e for c in claim.comparisons for e in _evidence(c, runs)]) for claim in known]
+
+
+class _Runs:
+    """Results by cell, and within a cell by what they are reduced in."""
+
+    def __init__(self, results: Iterable[Result]) -> None:
+        self._cells: dict[tuple[str, ...], dict[str, list[Result]]] = defaultdict(lambda: defaultdict(list))
+        self._tunings: dict[tuple[str, ...], dict[str, None]] = defaultdict(dict)
+        for result in results:
+            paper = result.entry.partition("/")[0]
+            self._cells[paper, *result.cell, result.tuning][result.reduced].append(result)
+            self._tunings[paper, *result.cell][result.tuning] = None
+
+    def of(self, paper: str, term: Term) -> Mapping[str, Sequence[Result]]:
+        return self._cells.get((paper, term.setting, term.method, term.metric, term.tuning), {})
+
+    def tunings(self, paper: str, term: Term) -> list[str]:
+        """The settings that were tried, besides the method's own values."""
+        return [tuning for tuning in self._tunings.get((paper, term.setting, term.method, term.metric), {}) if tuning]
+
+
+def _evidence(comparison: Comparison, runs: _Runs) -> Iterator[Evidence]:
+    """At most two of a comparison: from runs of full length, and from the longest of the reduced ones.
+
+    Runs that are reduced in different things are never compared.
+    """
+    paper = comparison.entry.partition("/")[0]
+    if comparison.settings:
+        yield from _of_each_setting(comparison, runs, paper)
+        return
+    cells = [runs.of(paper, term) for term in comparison.terms]
+    common = set.intersection(*(set(cell) for cell in cells))
+    less = sorted(common - {""}, key=lambda label: (max(r.rounds for r in cells[0][label]), label))
+    found = [_compared(comparison, cells, label) for label in ([""] if "" in common else []) + less[-1:]]
+    yield from found or [Evidence(comparison, Differences({}))]
+
+
+def _of_each_setting(comparison: Comparison, runs: _Runs, paper: str) -> Iterator[Evidence]:
+    (term,) = (term for term in comparison.terms if term.tuning == ANY)
+    tunings = runs.tunings(paper, term)
+    for tuning in tunings:
+        yield from _evidence(comparison.with_tuning(tuning), runs)
+    if len(tunings) < comparison.settings:
+        yield Evidence(comparison, Differences({}), absent=comparison.settings - len(tunings) if tunings else 0)
+
+
+def _compared(comparison: Comparison, cells: Sequence[Mapping[str, Sequence[Result]]], label: str) -> Evidence:
+    results = [cell[label] for cell in cells]
+    weights = (term.weight for term in comparison.terms)
+    return Evidence(
+        comparison,
+        contrast([(weight, _finished(part)) for weight, part in zip(weights, results, strict=True)]),
+        reduced=label,
+        failed=sum(r.status in ("failed", "diverged") for part in results for r in part),
+    )
+
+
+def _finished(results: Iterable[Result]) -> dict[int, float]:
+    return {r.seed: r.value for r in results if r.status == "done" and r.value is not None and math.isfinite(r.value)}
+
+
+def _verdict(claim: Claim, evidence: Sequence[Evidence]) -> ClaimVerdict:
+    ran = tuple(one for one in evidence if one.word != "not run" or one.failed or one.absent)
+    parts = {one.comparison.part for one in evidence}
+    for used in ([one for one in ran if not one.mark], ran):
+        if word := _decision(used, parts):
+            marks = tuple(sorted({one.mark for one in used if one.mark and one.word == word}))
+            return ClaimVerdict(claim, word, marks, ran)
+    return ClaimVerdict(claim, "undecided" if ran else "not run", (), ran)
+
+
+def _tally(evidence: Sequence[Evidence]) -> str:
+    """``3 confirmed, 2 undecided``."""
+    return ", ".join(f"{number} {word}" for word, number in Counter(one.word for one in evidence).items())
+
+
+def _decision(evidence: Sequence[Evidence], parts: set[str]) -> str:
+    """Confirmed, refuted, or empty."""
+    words = {one.word for one in evidence if one.differences.interval is not None}
+    if "refuted" in words:
+        return "refuted"
+    confirmed = {one.comparison.part for one in evidence if one.word == "confirmed"}
+    whole = confirmed == parts and not any(one.absent for one in evidence)
+    return "confirmed" if whole and words == {"confirmed"} else ""
+
+
+def _commands(claim: Claim, *, stand_in: bool) -> Iterator[str]:
+    """One for each entry, in the first scene that the claim names of the kind asked for."""
+    firsts: dict[tuple[str, str], Comparison] = {}
+    for comparison in claim.comparisons:
+        if comparison.stand_in == stand_in:
+            firsts.setdefault((comparison.entry, comparison.part), comparison)
+    for entry in dict.fromkeys(entry for entry, _ in firsts):
+        chosen = [comparison for (of, _), comparison in firsts.items() if of == entry]
+        terms = [term for comparison in chosen for term in comparison.terms]
+        words = [
+            f"settings={','.join(dict.fromkeys(term.setting for term in terms))}",
+            f"methods={','.join(dict.fromkeys(term.method for term in terms))}",
+            f"seeds={SEEDS}",
+            *(["tune=paper"] if any(comparison.settings for comparison in chosen) else []),
+        ]
+        yield shlex.join(["python", "-m", "fedexp.reproduce", entry, *words])

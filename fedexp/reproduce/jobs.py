@@ -1,0 +1,153 @@
+"""From what is asked for to runs: the overrides, the configuration and the directory of each. Free of torch."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+from itertools import product
+from pathlib import Path
+
+from fedexp.config.compose import IRRELEVANT, MEASURED, Config, composing, literal, run_id, run_path
+from fedexp.errors import ConfigError
+from fedexp.reproduce.entry import Entry, Method, Scene
+from fedexp.reproduce.request import Request
+
+Compose = Callable[[Sequence[str]], Config]
+
+WHERE = ("executor", "loop", "tracker", "probe")  # groups on which no printed digit of a run depends
+LAST_BITS = ("executor.threads", "loop.accelerator", "loop=batched", "loop.group")  # of those, what last bits depend on
+NOT_PRINTED = "evaluate.all_clients=false"  # work after the last round that no number of a paper needs
+STAND_IN = "stand-in"
+RESULT_RULE = "result"  # of a measure that is taken after the last round
+
+
+@dataclass(frozen=True)
+class ReproJob:
+    """A run that gives numbers for cells of an entry. Entries that share a run have jobs with the same path."""
+
+    entry: Entry
+    scene: Scene
+    method: Method
+    seed: int
+    tuning: tuple[str, ...]  # overrides of one of the settings that the paper tries; empty: the method's own values
+    overrides: tuple[str, ...]  # all of them, as ``python -m fedexp`` takes them
+    command: str  # without what is of this machine
+    reduced: str  # in what the run is less than the paper's; empty: in nothing
+    paper_rounds: int
+    config: Config = field(compare=False, repr=False)
+
+    @cached_property
+    def run(self) -> str:
+        """The id of the run."""
+        return run_id(self.config)
+
+    @cached_property
+    def path(self) -> Path:
+        """The run's directory."""
+        return run_path(self.config)
+
+
+def jobs_of(asked: Request) -> list[ReproJob]:
+    """All runs that are asked for: the first seed of everything before the second, cheap scenes before dear ones.
+
+    Raises:
+        ConfigError: If one cannot be composed, because of an override that was added to it; or if more rounds are asked
+            for than the paper has.
+    """
+    scenes = sorted(asked.scenes, key=lambda scene: scene.hours or 0.0)
+    with composing() as compose:
+        rounds = cache(lambda papers: int(compose(papers)["rounds"]))
+        return [
+            _job(asked, scene, method, seed, tuning, compose, rounds)
+            for seed in asked.seeds
+            for scene in scenes
+            for method in asked.methods
+            for tuning in tunings(method, asked.entry, asked.tune)
+        ]
+
+
+def tunings(method: Method, entry: Entry, tune: str) -> tuple[tuple[str, ...], ...]:
+    """The settings to run a method with, besides its own values: what a figure varies, or what the paper tries."""
+    grid = method.grid if tune == "paper" and entry.tuned else ()
+    return grid or variations(entry)
+
+
+def tunings_by_method(methods: Iterable[Method], entry: Entry, tune: str) -> dict[str, tuple[str, ...]]:
+    """The same for several methods, by their names and as ``Result`` has them."""
+    return {method.name: tuple(map(" ".join, tunings(method, entry, tune))) for method in methods}
+
+
+def variations(entry: Entry) -> tuple[tuple[str, ...], ...]:
+    """The combinations of the settings that a figure varies; one, which is empty, if it varies none."""
+    return tuple(product(*([f"{key}={value}" for value in values] for key, values in entry.varied)))
+
+
+def distinct(jobs: Sequence[ReproJob]) -> list[ReproJob]:
+    """One job for each run."""
+    return list({job.path: job for job in reversed(jobs)}.values())[::-1]
+
+
+def _job(
+    asked: Request,
+    scene: Scene,
+    method: Method,
+    seed: int,
+    tuning: tuple[str, ...],
+    compose: Compose,
+    rounds: Callable[[tuple[str, ...]], int],
+) -> ReproJob:
+    papers = (f"experiment={scene.experiment}", *method.overrides_in(scene.name), *tuning, f"seed={seed}")
+    paper_rounds = None if asked.rounds is None else rounds(length_of(scene, method))
+    shorter = _shorter(asked, scene, paper_rounds)
+    other = [o for o in asked.overrides if changes_numbers(o, asked.entry)]
+    bits = [o for o in asked.overrides if {o, _key(o)} & set(LAST_BITS)]
+    probes = [f"probe=[{','.join(asked.entry.probes)}]"] if asked.entry.probes else []
+    overrides = [*papers, *shorter, NOT_PRINTED, *probes, *asked.overrides, f"out={literal(str(asked.out))}"]
+    config = compose(overrides)
+    less = [
+        STAND_IN if scene.stand_in else "",
+        f"{asked.rounds} of {paper_rounds} rounds" if shorter else "",
+        *other,
+    ]
+    return ReproJob(
+        entry=asked.entry,
+        scene=scene,
+        method=method,
+        seed=seed,
+        tuning=tuning,
+        overrides=tuple(overrides),
+        command=shlex.join(["python", "-m", "fedexp", *papers, *shorter, *probes, *other, *bits]),
+        reduced=", ".join(filter(None, less)),
+        paper_rounds=paper_rounds or config["rounds"],
+        config=config,
+    )
+
+
+def length_of(scene: Scene, method: Method) -> tuple[str, ...]:
+    """The overrides that decide how many rounds a method has in a scene of the paper."""
+    return f"experiment={scene.experiment}", *(o for o in method.overrides_in(scene.name) if _key(o) == "rounds")
+
+
+def _shorter(asked: Request, scene: Scene, paper_rounds: int | None) -> list[str]:
+    """The override for fewer rounds than the paper's, if that is asked for."""
+    if asked.rounds is None or paper_rounds is None or asked.rounds == paper_rounds:
+        return []
+    if asked.rounds > paper_rounds:
+        raise ConfigError(f"rounds={asked.rounds}: {scene.name} has {paper_rounds} rounds in the paper. Ask for fewer.")
+    return [f"rounds={asked.rounds}"]
+
+
+def changes_numbers(override: str, entry: Entry) -> bool:
+    """Whether a number of the entry can depend on an override."""
+    key = _key(override)
+    if key.partition(".")[0] in WHERE:
+        return False
+    if key in (f"evaluate.{name}" for name in MEASURED):
+        return any(measure.rule == RESULT_RULE for measure in entry.measures)
+    return key not in IRRELEVANT
+
+
+def _key(override: str) -> str:
+    return override.lstrip("+~").partition("=")[0]

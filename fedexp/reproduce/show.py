@@ -1,0 +1,80 @@
+"""Shows the table of a request, on screen or in a file. Free of torch."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from fedexp.reproduce.jobs import tunings_by_method
+from fedexp.reproduce.request import Request, runnable
+from fedexp.reproduce.results import Result
+from fedexp.reproduce.table import ReproTable
+from fedexp.reproduce.table_making import make_table
+from fedexp.reproduce.verdict import judge, remarks
+from fedexp.system.files import write_atomically, writing
+from fedexp.terminal.console import open_console
+
+FORMATS = ("terminal", "markdown", "latex", "csv")
+WANTING = ("missing", "failed", "below", "different")  # of a table's cells
+WIDTH_IN_A_FILE = 120  # columns
+
+
+@dataclass(frozen=True)
+class Display:
+    """How tables are shown, and where."""
+
+    console: Console
+    form: str = "terminal"
+    to: Path | None = None  # a file instead of the screen
+
+    def __call__(self, asked: Request, results: Sequence[Result]) -> bool:
+        """Shows a table; returns whether nothing in it is missing, failed or below."""
+        table = table_of(asked, results)
+        if self.form == "terminal" and self.to is None:
+            table.show(self.console)
+        elif self.to is None:
+            self.console.print(_written(table, self.form), soft_wrap=True, end="")
+        else:
+            write_text(self.to, _written(table, self.form))
+            self.console.print(f"{asked.entry.id} is in {self.to}.", soft_wrap=True)
+        exact = not asked.any_seed or asked.tune == "paper"  # then each of the runs is asked for, not just any
+        return not any(cell.word in WANTING for cell in table.cells) and not (exact and table.commands)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes a file, whole or not at all, in a folder that is made if it is not there."""
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, text.encode())
+
+
+def table_of(asked: Request, results: Sequence[Result]) -> ReproTable:
+    """The table with what is asked for. What only claims need is left out."""
+    entry = asked.shown
+    printed = {measure.metric for measure in entry.measures}
+    results = [result for result in results if result.metric in printed]
+    return make_table(
+        entry,
+        {number.cell: judge(number, entry, results, tune=asked.tune) for number in entry.numbers},
+        results,
+        tune=asked.tune,
+        seeds=() if asked.any_seed else asked.seeds,
+        remarks=remarks(entry, entry.numbers, tune=asked.tune),
+        scenes=asked.scenes,
+        options=asked.options,
+        runnable=[method.name for method in runnable(asked.entry)],
+        tunings=tunings_by_method(asked.methods, asked.entry, asked.tune),
+    )
+
+
+def _written(table: ReproTable, form: str) -> str:
+    text = io.StringIO(newline="")
+    if form == "terminal":
+        table.show(open_console(file=text, width=WIDTH_IN_A_FILE, highlight=False, markup=False))
+    else:
+        text.write({"markdown": table.markdown, "latex": table.latex, "csv": table.csv}[form]())
+    return text.getvalue().rstrip("\n") + "\n"

@@ -1,0 +1,160 @@
+"""A published table with our numbers beside it: one object, from which all written forms are made. Free of torch."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from rich.console import Console
+
+from fedexp.reproduce import table_holes, table_notes
+from fedexp.reproduce.entry import Entry, Scene
+from fedexp.reproduce.results import Result
+from fedexp.reproduce.table_cells import REDUCED, Column, TableCell
+from fedexp.terminal.numbers import count
+
+NO_NUMBER = "without a published number"
+OUTCOMES = (  # in the order in which they are listed: verdicts, what is said of counts, cells of ours only
+    *("reproduced", "compatible", "above", "below", "unjudged", "reduced", "failed"),
+    *("equal", "different", NO_NUMBER, "missing"),
+)
+COMPARED = "Differences between methods, paired by seed, with 95 % intervals from three seeds on"
+TUNING = {
+    (False, "none"): "tune=none: one hyper-parameter setting per method",
+    (False, "paper"): "tune=paper: the paper tried one hyper-parameter setting per method",
+    (True, "none"): "tune=none: one hyper-parameter setting per method, where the paper took the best of several",
+    (True, "paper"): "tune=paper: best of several hyper-parameter settings per method, as in the paper",
+}
+
+
+@dataclass(frozen=True)
+class ReproTable:
+    """An entry with our numbers beside the published ones."""
+
+    entry: Entry
+    rows: tuple[str, ...]
+    columns: tuple[Column, ...]
+    seeds: tuple[int, ...]
+    tune: str
+    remarks: tuple[str, ...] = ()  # on verdicts and their tolerance
+    scenes: tuple[Scene, ...] = ()
+    options: tuple[str, ...] = ()  # of the commands that fill holes
+    runnable: tuple[str, ...] = ()  # all methods that a command without ``methods=`` runs
+    tunings: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # those to be run, by method
+
+    # ------------------------------------------------------------ forms
+    def show(self, console: Console) -> None:
+        """Prints the table, in blocks that fit the console."""
+        from fedexp.reproduce.table_terminal import show
+
+        show(self, console)
+
+    def markdown(self, level: int = 2) -> str:
+        """The table in Markdown, with a heading of that level."""
+        from fedexp.reproduce.table_markdown import markdown
+
+        return markdown(self, level)
+
+    def latex(self) -> str:
+        """The table in LaTeX; the document needs the package booktabs."""
+        from fedexp.reproduce.table_latex import latex
+
+        return latex(self)
+
+    def csv(self) -> str:
+        """One row per cell and run, as a csv file."""
+        from fedexp.reproduce.table_csv import csv_text
+
+        return csv_text(self)
+
+    # ------------------------------------------------------------ content
+    @cached_property
+    def cells(self) -> tuple[TableCell, ...]:
+        """All cells."""
+        return tuple(cell for column in self.columns for cell in column.cells if cell)
+
+    @property
+    def counts(self) -> bool:
+        """Whether it is a table of counts, which are equal or not."""
+        return self.entry.kind == "count"
+
+    @cached_property
+    def shown(self) -> tuple[Column, ...]:
+        """The columns in which something was run; all, if nothing was."""
+        return tuple(column for column in self.columns if column.was_run) or self.columns
+
+    @property
+    def compared(self) -> tuple[Column, ...]:
+        """The columns in which methods can be compared with each other, seed by seed."""
+        return tuple(column for column in self.columns if column.reference)
+
+    @property
+    def reduced(self) -> dict[str, int]:
+        """How many cells are reduced in what."""
+        return dict(Counter(cell.reduced for cell in self.cells if cell.reduced))
+
+    @cached_property
+    def commands(self) -> tuple[str, ...]:
+        """The commands that fill the holes."""
+        return tuple(table_holes.commands(self))
+
+    @property
+    def notes(self) -> tuple[table_notes.Note, ...]:
+        """What stands below the table."""
+        return table_notes.notes(self)
+
+    # ------------------------------------------------------------ what stands above
+    @property
+    def heading(self) -> str:
+        """Names the table, and says if some of it is reduced."""
+        run = [cell for cell in self.cells if cell.was_run]
+        part = "" if all(cell.reduced for cell in run) else "partly "
+        return f"{self.entry.id}{f' ({part}reduced)' if self.reduced else ''}: {self.entry.title}"
+
+    @property
+    def outcome(self) -> tuple[tuple[str, int], ...]:
+        """How many cells have which verdict, the words without a cell left out."""
+        counted = Counter(cell.word or NO_NUMBER for cell in self.cells)
+        return tuple((word, counted[word]) for word in OUTCOMES if counted[word])
+
+    @property
+    def extent(self) -> str:
+        """For how much of the table runs have ended."""
+        return f"{sum(cell.word != 'missing' for cell in self.cells)} of {count(len(self.cells), 'cell')} run"
+
+    @property
+    def protocol(self) -> tuple[str, ...]:
+        """How the numbers were taken: rules of selection, seeds, rounds, tuning, and what is reduced."""
+        rules = "; ".join(f"{rule} ({', '.join(metrics)})" for rule, metrics in self.rules.items())
+        about = [f"Selection: {rules}." if rules else "", "" if self.counts else f"{self._runs}."]
+        about += [
+            f"Reduced, without verdict ({REDUCED}): {words} ({count(n, 'cell')})." for words, n in self.reduced.items()
+        ]
+        return tuple(filter(None, about))
+
+    @property
+    def rules(self) -> dict[str, list[str]]:
+        """The metrics by the name of the rule by which they are taken from a run."""
+        rules: dict[str, list[str]] = {}
+        for measure in self.entry.measures:
+            rules.setdefault(measure.rule, []).append(measure.metric)
+        return rules
+
+    @property
+    def rounds(self) -> str:
+        """The rounds of its runs."""
+        return rounds_of(result for cell in self.cells for result in cell.results)
+
+    @property
+    def _runs(self) -> str:
+        seeds = f"Seed{'s' * (len(self.seeds) > 1)} {', '.join(map(str, self.seeds))}"
+        tuning = TUNING[self.entry.tuned, self.tune] if self.entry.numbers else ""
+        return "; ".join(filter(None, [seeds, self.rounds, tuning]))
+
+
+def rounds_of(results: Iterable[Result]) -> str:
+    """The rounds of finished runs, ``150 rounds`` or ``3 to 150 rounds``; empty if there are none."""
+    rounds = sorted({result.rounds for result in results if result.status == "done"})
+    return f"{' to '.join(map(str, dict.fromkeys(rounds[:1] + rounds[-1:])))} rounds" if rounds else ""

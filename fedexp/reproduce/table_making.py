@@ -1,0 +1,152 @@
+"""Puts a published table together with our results: which cells it has, in which rows and columns. Free of torch."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from fedexp.reproduce.entry import Entry, Number, Scene
+from fedexp.reproduce.measure import Cell
+from fedexp.reproduce.results import Result, ordered
+from fedexp.reproduce.table import ReproTable
+from fedexp.reproduce.table_cells import Column, TableCell
+from fedexp.reproduce.verdict import Verdict
+
+OF_COUNTS = {"reproduced": "equal", "above": "different", "below": "different"}  # which have no tolerance
+
+
+def make_table(
+    entry: Entry,
+    verdicts: Mapping[Cell, Verdict],
+    results: Iterable[Result],
+    *,
+    tune: str = "none",
+    seeds: Sequence[int] = (),
+    remarks: Iterable[str] = (),
+    scenes: Iterable[Scene] = (),
+    options: Iterable[str] = (),
+    runnable: Iterable[str] = (),
+    tunings: Mapping[str, Iterable[str]] | None = None,
+) -> ReproTable:
+    """Puts the table of an entry together.
+
+    Args:
+        entry: The published table or figure, or what is asked for of it.
+        verdicts: By cell; cells of the entry that have none are missing.
+        results: All results of the entry.
+        tune: ``paper`` or ``none``.
+        seeds: Those asked for; without them, those of the results, or 0.
+        remarks: Sentences on the verdicts and their tolerance, for below the table.
+        scenes: The entry's scenes, for what is assumed in them.
+        options: Further arguments of the commands that fill holes, ``rounds=3``.
+        runnable: All methods that can be run, if the entry is narrowed to some of them.
+        tunings: By method, the hyper-parameter settings to be run, as in ``Result``; without them, those that were run.
+    """
+    rows = ordered(results, entry)
+    cells = list(_all_cells(entry, verdicts, rows))
+    names, columns = (_counted if entry.kind == "count" else _trained)(entry, cells)
+    return ReproTable(
+        entry=entry,
+        rows=names,
+        columns=columns,
+        seeds=tuple(seeds) or tuple(sorted({result.seed for result in rows})) or (0,),
+        tune=tune,
+        remarks=tuple(remarks),
+        scenes=tuple(scenes),
+        options=tuple(options),
+        runnable=tuple(runnable) or entry.methods,
+        tunings={method: tuple(each) for method, each in (tunings or {}).items()},
+    )
+
+
+def _all_cells(entry: Entry, verdicts: Mapping[Cell, Verdict], results: Sequence[Result]) -> Iterator[TableCell]:
+    """The cells of the paper, then those of ours that it has no number for, one per hyper-parameter setting."""
+    by_cell: dict[Cell, list[Result]] = {}
+    for result in results:
+        by_cell.setdefault(result.cell, []).append(result)
+    published = {number.cell: number for number in entry.numbers}
+    for cell, number in published.items():
+        yield _judged(number, verdicts.get(cell), by_cell.get(cell, []), OF_COUNTS if entry.kind == "count" else {})
+    for cell in dict.fromkeys((*_unprinted(entry), *by_cell)):
+        if cell not in published:
+            yield from _unjudged(cell, by_cell.get(cell, []))
+
+
+def _unprinted(entry: Entry) -> Iterator[Cell]:
+    """The cells of scenes for which the paper prints no number at all."""
+    printed = {number.setting for number in entry.numbers}
+    for setting in entry.scenes:
+        if setting not in printed:
+            yield from ((setting, method, each.metric) for method in entry.methods for each in entry.measures)
+
+
+def _judged(number: Number, verdict: Verdict | None, results: Sequence[Result], words: Mapping[str, str]) -> TableCell:
+    word = verdict.word if verdict else "missing"
+    return TableCell(
+        *number.cell,
+        tuning="",
+        published=number,
+        ours=verdict.ours if verdict else None,
+        by_seed=verdict.by_seed if verdict else {},
+        word=words.get(word, word),
+        results=tuple(results),
+        verdict=verdict,
+    )
+
+
+def _unjudged(cell: Cell, results: Sequence[Result]) -> Iterator[TableCell]:
+    """Each hyper-parameter setting by itself; runs of full length alone count if there are any."""
+    for tuning in dict.fromkeys(result.tuning for result in results) or [""]:
+        own = [result for result in results if result.tuning == tuning]
+        counted = [result for result in own if not result.reduced] or own
+        values = {r.seed: r.value for r in counted if r.status == "done" and r.value is not None}
+        yield TableCell(
+            *cell,
+            tuning=tuning,
+            published=None,
+            ours=statistics.fmean(values.values()) if values else None,
+            by_seed=values,
+            word=_own_word(counted),
+            results=tuple(own),
+        )
+
+
+def _own_word(results: Sequence[Result]) -> str:
+    """The word for a cell that there is no published number for."""
+    if any(result.status in ("failed", "diverged") for result in results):
+        return "failed"
+    if all(result.status == "partial" for result in results):
+        return "missing"
+    return "reduced" if any(result.reduced for result in results) else ""
+
+
+def _trained(entry: Entry, cells: Sequence[TableCell]) -> tuple[tuple[str, ...], tuple[Column, ...]]:
+    """Methods below each other, settings and metrics side by side."""
+    single = len({cell.metric for cell in cells}) <= 1
+    order = {method: place for place, method in enumerate(entry.methods)}
+    ranked = {measure.metric: measure.percent for measure in entry.measures}  # accuracies, of which more is better
+    by_method = sorted(cells, key=lambda cell: order.get(cell.method, len(order)))
+    rows = list(dict.fromkeys((cell.method, cell.tuning) for cell in by_method))
+    columns: dict[tuple[str, str], dict[tuple[str, str], TableCell]] = {}
+    for cell in cells:
+        columns.setdefault((cell.setting, cell.metric), {})[cell.method, cell.tuning] = cell
+    return tuple(" ".join(filter(None, row)) for row in rows), tuple(
+        Column(
+            title=setting if single else f"{setting}, {metric}",
+            cells=tuple(found.get(row) for row in rows),
+            ranked=ranked.get(metric, False),
+        )
+        for (setting, metric), found in columns.items()
+    )
+
+
+def _counted(_: Entry, cells: Sequence[TableCell]) -> tuple[tuple[str, ...], tuple[Column, ...]]:
+    """Settings below each other, what is counted side by side."""
+    rows = list(dict.fromkeys((cell.setting, cell.method) for cell in cells))
+    columns: dict[str, dict[tuple[str, str], TableCell]] = {}
+    for cell in cells:
+        columns.setdefault(cell.metric, {})[cell.setting, cell.method] = cell
+    return tuple(", ".join(filter(None, row)) for row in rows), tuple(
+        Column(title=metric, cells=tuple(found.get(row) for row in rows), ranked=False)
+        for metric, found in columns.items()
+    )

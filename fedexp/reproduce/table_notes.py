@@ -1,0 +1,73 @@
+"""What stands below a published table with ours beside it. Free of torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from fedexp.reproduce.table_cells import TableCell
+from fedexp.terminal.numbers import count
+
+if TYPE_CHECKING:
+    from fedexp.reproduce.table import ReproTable
+
+SPREADS = {
+    "seeds": "± of a published number is the standard deviation over the paper's seeds.",
+    "rounds": "± of a published number is the standard deviation over the last rounds of one run.",
+    "settings": "± of a published number is the standard deviation over hyper-parameter settings, not over seeds.",
+    None: "The paper does not say what the ± of its numbers is over.",
+}
+
+
+@dataclass(frozen=True)
+class Note:
+    """Something below a table; ``commands`` are lines to paste."""
+
+    title: str
+    lines: tuple[str, ...]
+    commands: bool = False
+
+
+def notes(table: ReproTable) -> tuple[Note, ...]:
+    """All notes that have something to say."""
+    every = (
+        Note("Without a number", tuple(dict.fromkeys(_troubles(table.cells)))),
+        Note("Verdicts", table.remarks if table.entry.numbers else ()),
+        Note("Spread", tuple(_spread(table))),
+        Note("Notes on the paper", table.entry.notes),
+        Note("Assumed, because the paper does not say", tuple(_assumed(table))),
+        Note("To fill the holes", table.commands, commands=True),
+    )
+    return tuple(note for note in every if note.lines)
+
+
+def _troubles(cells: Iterable[TableCell]) -> Iterator[str]:
+    for cell in cells:
+        for result in cell.results:
+            if result.status == "done":
+                continue
+            if not result.run:  # a count
+                yield f"{', '.join(filter(None, [result.method, result.setting]))}: {result.error}"
+                continue
+            where = ", ".join(filter(None, [result.method, result.setting, f"seed {result.seed}", result.tuning]))
+            ended = f"{result.status} after {count(result.rounds, 'round')}"
+            yield f"{where}: {ended}{f': {result.error}' if result.error else ''} (run {result.run})"
+
+
+def _spread(table: ReproTable) -> Iterator[str]:
+    if any(cell.published and cell.published.spread is not None for cell in table.cells):
+        yield SPREADS[table.entry.spread]
+    if any(len(cell.values) > 1 for cell in table.cells):
+        yield "Ours is the mean over seeds."
+    if any(cell.verdict and cell.verdict.spread_of_settings is not None for cell in table.cells):
+        yield "± of ours is the standard deviation over the hyper-parameter settings that were tried."
+
+
+def _assumed(table: ReproTable) -> Iterator[str]:
+    shown = {cell.setting for column in table.shown for cell in column.cells if cell}
+    by_words: dict[tuple[str, ...], list[str]] = {}
+    for scene in table.scenes:
+        if scene.name in shown and scene.assumed:
+            by_words.setdefault(scene.assumed, []).append(scene.name)
+    return (f"{', '.join(names)}: {'; '.join(words)}" for words, names in by_words.items())

@@ -1,0 +1,82 @@
+"""From what is asked for to runs."""
+
+from __future__ import annotations
+
+import shlex
+
+import pytest
+
+from fedexp.config.compose import composed, run_id
+from fedexp.errors import ConfigError
+from fedexp.reproduce import published
+from fedexp.reproduce.jobs import distinct, jobs_of
+from fedexp.reproduce.request import request
+
+
+@pytest.fixture
+def jobs(paper):
+    return lambda entry=paper.TABLE, **words: jobs_of(request(entry, **{"methods": "FedAvg", **words}))
+
+
+def test_the_first_seed_of_everything_comes_first_and_cheap_scenes_before_dear_ones(jobs):
+    found = [(job.seed, job.scene.name) for job in jobs(settings="digits/again,digits/mlp", seeds="0,1")]
+    assert found == [(0, "digits/mlp"), (0, "digits/again"), (1, "digits/mlp"), (1, "digits/again")]
+
+
+def test_a_run_has_its_place_by_its_experiment_and_not_by_the_table(jobs, paper, tmp_path):
+    (one,), (other,) = (jobs(e, settings="digits/mlp", out=str(tmp_path)) for e in (paper.TABLE, paper.OTHER))
+    assert one.path == other.path == tmp_path / "map" / "fmnist_mlpnet" / one.run
+
+
+def test_the_command_of_a_job_starts_the_same_run_without_what_is_of_this_machine(jobs, tmp_path):
+    (job,) = jobs(
+        settings="digits/mlp",
+        rounds="1",
+        out=str(tmp_path),
+        overrides=["optim.lr=0.5", "store=disk", "executor.threads=2"],
+    )
+    assert str(tmp_path) not in job.command
+    assert run_id(composed(shlex.split(job.command)[3:])) == job.run
+
+
+@pytest.mark.parametrize(
+    ("words", "reduced"),
+    [
+        ({}, ""),
+        ({"rounds": "2"}, ""),  # as many as the method has in the paper
+        ({"rounds": "1"}, "1 of 2 rounds"),
+        ({"overrides": ["local.epochs=3"]}, "local.epochs=3"),
+        ({"overrides": ["loop=trainer", "executor=serial", "name=x", "store=disk", "force=true"]}, ""),
+        ({"overrides": ["evaluate.window=3"]}, ""),
+        ({"settings": "stand-in/digits/mlp", "rounds": "1"}, "stand-in, 1 of 2 rounds"),
+    ],
+)
+def test_what_is_less_than_the_papers_is_said(jobs, words, reduced):
+    (job,) = jobs(**{"settings": "digits/mlp", **words})
+    assert job.reduced == reduced
+
+
+def test_settings_are_tried_only_if_asked_for_and_only_where_the_paper_did(jobs, paper):
+    words = {"settings": "digits/mlp", "methods": "FedRS"}
+    assert [job.tuning for job in jobs(**words)] == [()]
+    assert [job.tuning for job in jobs(**words, tune="paper")] == [("algo.rs.alpha=0.5",), ("algo.rs.alpha=0.9",)]
+    varied = jobs(paper.FIGURE, **words)
+    assert [job.config["algo"]["rs"]["alpha"] for job in varied] == [0.1, 0.2]
+    assert len(distinct(varied)) == 2
+    assert len(distinct([*varied, *varied])) == 2
+
+
+def test_more_rounds_than_the_paper_has_are_refused(jobs):
+    with pytest.raises(ConfigError, match="rounds=3: digits/mlp has 2 rounds in the paper"):
+        jobs(settings="digits/mlp", rounds="3")
+
+
+def test_a_wrong_override_is_explained(jobs):
+    with pytest.raises(ConfigError, match="local\\.epoch is not a setting"):
+        jobs(settings="digits/mlp", overrides=["local.epoch=3"])
+
+
+def test_no_published_number_needs_what_is_left_out_after_the_last_round():
+    used = {measure.of for entry in published.entries().values() for measure in entry.measures}
+    assert "personalization.PA" in used
+    assert not any("all_clients" in key for key in used)

@@ -1,0 +1,32 @@
+"""Whether a table that is shown is complete, which is the exit code of ``status``."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+
+from fedexp.reproduce.request import request
+from fedexp.reproduce.show import Display
+from tests.unit.reproduce.fakes import result
+
+
+@pytest.mark.parametrize(
+    ("changes", "complete"),
+    [
+        ({"value": 50.0}, True),
+        ({"value": 90.0}, True),  # above
+        ({"value": 10.0}, False),  # below
+        ({"value": 10.0, "reduced": "1 of 2 rounds"}, True),  # no verdict
+        ({"value": None, "status": "failed"}, False),
+        ({"value": None, "status": "diverged"}, False),
+        ({"value": None, "status": "partial"}, False),
+        ({"value": 50.0, "method": "FedRS"}, False),  # FedAvg is missing
+    ],
+)
+def test_missing_failed_and_below_are_not_complete(paper, changes, complete):
+    asked = request(paper.TABLE, settings="digits/mlp", methods="FedAvg")
+    fields = {"entry": "tiny/table1", "setting": "digits/mlp", "method": "FedAvg", "rounds": 2} | changes
+    display = Display(Console(file=io.StringIO()))
+    assert display(asked, [result(**fields)]) == complete
