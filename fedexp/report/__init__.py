@@ -1,0 +1,1 @@
+"""What came out of runs, to be looked at: data frames, tables and figures (extra ``report``)."""
