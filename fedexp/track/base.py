@@ -1,4 +1,4 @@
-"""What a tracker is told, and the tracker that does nothing."""
+"""What a tracker is told, and what it has to do."""
 
 from __future__ import annotations
 
@@ -18,13 +18,17 @@ class RunCard:
     name: str  # the group it belongs to: a sweep, a table of a paper
     config: dict[str, Any]
     plan: dict[str, Any]
-    partition: list[list[int]]  # training samples, clients × classes
     path: Path  # the run directory
     rounds: int
+    commit: str = ""  # of the code, if that is known
 
 
 class Tracker(Protocol):
-    """Mirrors a run. The core writes the run directory whatever the tracker does."""
+    """Mirrors a run elsewhere. The run directory is the record, from which a mirror can be made at any time.
+
+    A tracker may raise whatever it likes: ``Trackers`` keeps that from the run. The same run may be mirrored several
+    times, because it was resumed or synchronised; then the mirror is completed or replaced, and nothing is in it twice.
+    """
 
     def start(self, card: RunCard, history: Sequence[Record]) -> None:
         """Opens the mirror; ``history`` are the records already on file when a run is resumed."""
@@ -34,16 +38,3 @@ class Tracker(Protocol):
 
     def finish(self, result: Mapping[str, Any] | None) -> None:
         """Closes the mirror; no result means that the run stopped early, by an error or an interruption."""
-
-
-class NoTracker:
-    """Mirrors nothing."""
-
-    def start(self, card: RunCard, history: Sequence[Record]) -> None:
-        """Opens nothing."""
-
-    def log(self, record: Record) -> None:
-        """Mirrors nothing."""
-
-    def finish(self, result: Mapping[str, Any] | None) -> None:
-        """Closes nothing."""
