@@ -7,9 +7,10 @@ if TYPE_CHECKING:
     from typing import Any
 
     from fedexp.api import Result, run
+    from fedexp.report.load import load
 
 __version__ = "0.1.0"
-__all__ = ["Result", "__version__", "run"]
+__all__ = ["Result", "__version__", "load", "run"]
 
 
 def __getattr__(name: str) -> Any:
@@ -18,4 +19,8 @@ def __getattr__(name: str) -> Any:
         from fedexp import api
 
         return getattr(api, name)
+    if name == "load":
+        from fedexp.report.load import load
+
+        return load
     raise AttributeError(f"module 'fedexp' has no attribute {name!r}")

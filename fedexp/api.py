@@ -14,13 +14,16 @@ from rich.console import Console
 
 from fedexp import __version__
 from fedexp.config.arguments import sources
-from fedexp.config.compose import Config, checked, composed, federation, run_id, run_path, title
+from fedexp.config.compose import Config, checked, composed, federation, literal, run_id, run_path, title
 from fedexp.core.record import Record
 from fedexp.display import Display, choose, summary
-from fedexp.errors import ConfigError
+from fedexp.errors import CheckpointError, ConfigError
+from fedexp.runs import observations
 from fedexp.runs.directory import RunDir
 from fedexp.runs.names import CHECKPOINT, CONFIG, PLAN
 from fedexp.system import signals
+from fedexp.system.versions import commit
+from fedexp.terminal.numbers import count
 
 if TYPE_CHECKING:
     from fedexp.build import Experiment
@@ -94,6 +97,11 @@ def _finished(config: Config, rundir: RunDir, console: Console) -> Result | None
             f"note: it was finished with evaluate.{key}={done[key]}, not {asked[key]}. What another pass after the "
             "last round needs is kept only with keep=all.", soft_wrap=True, highlight=False,
         )  # fmt: skip
+    if note := _measured_otherwise(config, rundir):
+        console.print(note, soft_wrap=True, highlight=False)
+    for why in observations.lacking(config.get("probe", {}), result.get("probes", {})):
+        console.print(f"note: {why}. force=true runs it again with it; its numbers stay the same.", soft_wrap=True,
+                      highlight=False)  # fmt: skip
     if asked["window"] != done["window"]:
         result = with_window(config["evaluate"], rundir, result)
     summary(result, console)
@@ -106,6 +114,15 @@ def _not_measured(asked: Mapping[str, Any], done: Mapping[str, Any]) -> list[str
     return (["all_clients"] if asked["all_clients"] > done["all_clients"] else []) + other
 
 
+def _measured_otherwise(config: Config, rundir: RunDir) -> str | None:
+    """A note if missing classes were not measured on as many samples as are asked for."""
+    blocks = (config["evaluate"], (rundir.config() or {}).get("evaluate", {}))
+    asked, done = (literal(block.get("missing")) for block in blocks)
+    if asked == done or any("missing" not in block for block in blocks):  # of an earlier version, or the default
+        return None
+    return f"note: its rounds were measured with evaluate.missing={done}, not {asked}."
+
+
 def with_window(evaluate: Mapping[str, Any], rundir: RunDir, result: dict[str, Any]) -> dict[str, Any]:
     """A result with the means over the window of other settings of ``evaluate``, from the rounds on file."""
     from fedexp.build import make
@@ -113,7 +130,7 @@ def with_window(evaluate: Mapping[str, Any], rundir: RunDir, result: dict[str, A
 
     window = make(evaluate).window
     blocks = summarise(rundir.records(), window)
-    means = {goal: {**result[goal], **block} for goal, block in blocks.items()}
+    means = {goal: {**result.get(goal, {}), **block} for goal, block in blocks.items()}
     return {**result, **means, "final": {**result["final"], "window": window}}
 
 
@@ -153,8 +170,15 @@ def _run_locked(experiment: Experiment, rundir: RunDir, display: Display, consol
             display.note(note)
         if rundir.result() is None:  # else the result on file vouches for them
             _write_settings(experiment, rundir)
+        if not (config["force"] or (rundir.path / CHECKPOINT).exists()):
+            _begin_with_finished(experiment, rundir, display)
         final = engine.measurement.work_after_rounds if experiment.tests_clients else 0.0
         done = engine.open()
+        for name in engine.late_probes if done else ():
+            display.note(
+                f"probe {name} has not observed the first {count(done, 'round')} with these settings. force=true runs "
+                "them again, with the same numbers."
+            )
         display.start(title(config), config["rounds"], done, final=final, underway=engine.executor.underway)
         for record in engine.records:  # of the rounds before a stop
             display.record(record)
@@ -167,6 +191,27 @@ def _run_locked(experiment: Experiment, rundir: RunDir, display: Display, consol
         engine.tracker.finish(result)
     summary(result, console)
     return Result("finished", rundir.path, result)
+
+
+def _begin_with_finished(experiment: Experiment, rundir: RunDir, display: Display) -> None:
+    """Begins a run with the rounds of a finished one that is the same, but shorter; else says why that cannot be."""
+    from fedexp.build import make
+    from fedexp.runs.continuation import Beginning
+
+    config = experiment.config
+    beginning = Beginning.of(config)
+    if beginning is None:
+        return
+    there = f"{beginning.path} has the first {count(beginning.rounds, 'round')}"
+    try:
+        if why := [*beginning.obstacles(config, experiment.algorithm, make(config["schedule"]))]:
+            display.note(f"{there}, but this run begins anew. {'; '.join(why)}.")
+            return
+        beginning.copy_to(rundir)
+    except CheckpointError as error:
+        display.note(f"{there}, but this run begins anew: {error}")
+    else:
+        display.note(f"{there}, and is continued; force=true begins anew.")
 
 
 def _write_settings(experiment: Experiment, rundir: RunDir) -> None:
@@ -191,7 +236,7 @@ def _conclude(experiment: Experiment, rundir: RunDir, engine: Engine, console: C
         "path": str(rundir.path),
         "rounds": config["rounds"],
         **blocks,
-        "unlike_paper": experiment.plan.content["unlike_paper"],
+        "caveats": experiment.plan.content["caveats"],
         "final": final_settings(config),
         "bytes": {"up": engine.ledger.up, "down": engine.ledger.down},
         "workers": engine.executor.workers,
@@ -202,10 +247,11 @@ def _conclude(experiment: Experiment, rundir: RunDir, engine: Engine, console: C
             "data": experiment.plan.content["data_digest"],
         },
         "versions": versions(),
+        "commit": commit(Path.cwd()),
     }
-    save_model(
-        rundir, algorithm.network(algorithm.released(engine.progress.state)), {k: result[k] for k in ("run", "title")}
-    )
+    if seen := observations.observed(rundir.observations()):
+        result["probes"] = seen
+    save_model(rundir, algorithm.released(engine.progress.state), {k: result[k] for k in ("run", "title")})
     if rundir.result() is None:  # else there is one of an earlier pass, which stays until this pass is done
         rundir.conclude(result)
     try:
@@ -222,8 +268,10 @@ def _conclude(experiment: Experiment, rundir: RunDir, engine: Engine, console: C
     with signals.defer_signals():  # or a signal in between would leave a finished run its checkpoint
         _write_settings(experiment, rundir)
         result = rundir.conclude(result)
-        if config["keep"] == "model":
+        if config["keep"] == "model" and any(True for _ in engine.progress.store):
             engine.checkpoint.clear()
+        elif config["keep"] == "model":  # a longer run can begin with it
+            engine.checkpoint.clear_older()
     return result
 
 

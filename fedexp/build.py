@@ -6,8 +6,8 @@ single settings of it, and the plan and trackers describe the run by it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,11 +15,15 @@ from typing import Any
 import numpy as np
 import torch
 
+from fedexp.client.batched.loop import BatchedLoop
+from fedexp.client.batched.reasons import stackable
 from fedexp.client.faults import Faults
 from fedexp.client.loops import accelerators, available, first_device
 from fedexp.client.messages import Local
 from fedexp.client.network import add_modules, layout_of, tensors
-from fedexp.client.optim import OptimizerFactory, configured, misfits
+from fedexp.client.optim import OptimizerFactory, configured, kept_per_parameter, misfits
+from fedexp.client.precision import FULL
+from fedexp.client.precision import problems as precision_problems
 from fedexp.config import targets
 from fedexp.config.compose import Config, checked, federation, run_id
 from fedexp.config.settings import Every
@@ -39,6 +43,8 @@ from fedexp.execute.base import Blueprint, Say, quiet
 from fedexp.models.split import SplitModel, check_network
 from fedexp.partition.base import ClientSplit, split
 from fedexp.partition.union import union
+from fedexp.probes.base import Probe, overrides
+from fedexp.probes.observer import ServerObserver
 from fedexp.runs import notes
 from fedexp.runs.checkpoint import Checkpoint
 from fedexp.runs.directory import RunDir
@@ -47,9 +53,10 @@ from fedexp.runs.storage_estimate import SLOT_MEMORY_BYTES, Capacity, Demand, St
 from fedexp.server.network import ServerNetwork
 from fedexp.server.sampler import ClientDropouts, UniformSampler, cohort_size
 from fedexp.system.memory import afford
-from fedexp.track.base import RunCard, Tracker
+from fedexp.system.versions import commit
+from fedexp.track import RunCard, Trackers
 
-MADE_EARLY = ("data", "partition", "optim", "schedule", "evaluate", "tracker")  # made in no time
+MADE_EARLY = ("data", "partition", "optim", "schedule", "evaluate")  # made in no time
 CHECKED_EARLY = (*MADE_EARLY, "algo", "loop")  # what ``parts`` looks at
 
 
@@ -66,6 +73,7 @@ class Experiment:
     plan: Plan
     hold: int | None  # bytes of clients' slots in memory; None for all
     public: Samples | None = None  # the server's own
+    probes: Mapping[str, Probe] = field(default_factory=dict)
 
     def engine(self, rundir: RunDir, display: Display) -> Engine:
         """The engine, with its worker, executor and tracker."""
@@ -80,13 +88,16 @@ class Experiment:
             local=Local(**config["local"], schedule=make(config["schedule"])),
             faults=Faults(config["faults"], config["limit"]),
             devices=accelerators(config["loop"]["accelerator"]),
+            probes=self.probes,
+            group=config["loop"].get("group"),
         )
-        tracker: Tracker = make(config["tracker"])
+        network = ServerNetwork(self.net, first_device(config["loop"]["accelerator"]))
+        trackers = {name: make(node) for name, node in config["tracker"].items()}
         test = self.data.test
         return Engine(
             algorithm=self.algorithm,
             executor=make(config["executor"], blueprint=blueprint, say=display.note),
-            network=ServerNetwork(self.net, first_device(config["loop"]["accelerator"])),
+            network=network,
             public=self.public,
             test_spans=BatchSpans(len(test.y), batch_size(test.x[0].numel())),
             sampler=_sampler(config),
@@ -95,10 +106,13 @@ class Experiment:
             rounds=config["rounds"],
             every=Every(**config["every"]),
             protocol=self.protocol,
-            plain=replace(blueprint, components={}),
+            group=blueprint.group,
+            plain=replace(blueprint, components={}, probes={}),
+            probes=ServerObserver(self.probes, self.algorithm.facts, network.features, test) if self.probes else None,
+            probe_settings=config.get("probe", {}),
             rundir=rundir,
             checkpoint=Checkpoint(rundir.path / "checkpoint", self.plan.digest, hold=self.hold),
-            tracker=tracker,
+            tracker=Trackers(trackers, display.note),
             display=display,
         )
 
@@ -114,9 +128,9 @@ class Experiment:
             name=self.config["name"],
             config=self.config,
             plan=self.plan.content,
-            partition=self.data.counts.int().tolist(),
             path=rundir.path,
             rounds=self.config["rounds"],
+            commit=commit(Path.cwd()),
         )
 
 
@@ -146,20 +160,27 @@ def build(config: Config, stage: Say = quiet) -> Experiment:
         add_modules(net, components, config["seed"], loaded.spec.n_classes)
         algorithm = Algorithm.compile(components, _facts(config, loaded, net, data))
         problems += misfits(algorithm, make_optimizer(config["optim"]))
+        probes = {key: make(node) for key, node in config.get("probe", {}).items()}
+        problems += [f"probe.{k}: {why}" for k, probe in probes.items() for why in probe.problems(algorithm.facts)]
     except PlanError as error:
         problems.append(str(error))
     if problems:
         raise ConfigError("\n".join(problems))
     room = Capacity.of(Path(config["out"]))
     footprint = StorageEstimate.of(_demand(config, algorithm, loaded, public), config["store"], room)
-    unlike_paper = list(notes.unlike_the_paper(algorithm, config["weighting"], protocol))
-    said = [
-        *unlike_paper, *notes.centralized(config), *notes.nothing_to_measure(algorithm, splits),
-        *notes.after_the_last_round(config, algorithm, protocol, splits), *footprint.notes(room, config["store"]),
+    caveats = [
+        *notes.of_components(algorithm), *notes.unlike_the_paper(algorithm, config["weighting"], protocol),
+        *notes.centralized(config, algorithm, data),
     ]  # fmt: skip
-    plan = describe(algorithm, config, net, splits, loaded, footprint, unlike_paper, said)
+    can_stack = partial(stackable, algorithm, net, loaded.train.x, make_optimizer(config["optim"]))
+    said = [
+        *notes.nothing_to_measure(algorithm, splits), *notes.missing_classes(config, protocol, data),
+        *notes.after_the_last_round(config, algorithm, protocol, splits), *footprint.notes(room, config["store"]),
+        *notes.stacking(config, algorithm, net, can_stack, first_device(config["loop"]["accelerator"])),
+    ]  # fmt: skip
+    plan = describe(algorithm, config, net, splits, loaded, footprint, caveats, said)
     hold = SLOT_MEMORY_BYTES if footprint.store == "disk" else None
-    return Experiment(config, data, splits, net, algorithm, protocol, plan, hold, public)
+    return Experiment(config, data, splits, net, algorithm, protocol, plan, hold, public, probes)
 
 
 def parts(config: Config) -> tuple[Source, dict[str, Component], EvaluationProtocol]:
@@ -173,7 +194,8 @@ def parts(config: Config) -> tuple[Source, dict[str, Component], EvaluationProto
     if not available(config["loop"]["accelerator"]):
         problems.append(f"loop.accelerator={config['loop']['accelerator']} is not on this machine. Use auto or cpu.")
     made: dict[str, Any] = {}
-    nodes = {**{f"algo.{k}": node for k, node in config["algo"].items()}, **{k: config[k] for k in MADE_EARLY}}
+    keyed = {f"{group}.{k}": node for group in targets.KEYED for k, node in config.get(group, {}).items()}
+    nodes = {**keyed, **{k: config[k] for k in MADE_EARLY}}
     for where, node in nodes.items():
         try:
             made[where] = make_optimizer(node) if where == "optim" else make(node)
@@ -181,9 +203,28 @@ def parts(config: Config) -> tuple[Source, dict[str, Component], EvaluationProto
             problems.append(str(error))
         except (TypeError, ValueError) as error:
             problems.append(f"{where}: {node['_target_']} does not take these settings ({error}).")
+    if not problems:
+        loop = {"precision": FULL, **config["loop"]}
+        problems += precision_problems(loop["precision"], first_device(loop["accelerator"]), made["optim"])
+    if _batched(config):
+        problems += _needing_single_clients(config, {k: p for k, p in made.items() if k.startswith("probe.")})
     if problems:
         raise ConfigError("\n".join(problems))
     return made["data"], {key: made[f"algo.{key}"] for key in config["algo"]}, made["evaluate"]
+
+
+def _batched(config: Config) -> bool:
+    """Whether many clients are trained at once."""
+    loop = targets.load(config["loop"]["_target_"])
+    return isinstance(loop, type) and issubclass(loop, BatchedLoop)
+
+
+def _needing_single_clients(config: Config, probes: Mapping[str, Probe]) -> Iterator[str]:
+    """What cannot be had where many clients are trained at once."""
+    if config["limit"] is not None:
+        yield "limit is the time of one client, and loop=batched trains many at once. Use limit=null or loop=fabric."
+    for key in (key for key, probe in probes.items() if overrides(probe, "step")):
+        yield f"{key} looks at single steps, which loop=batched takes for many clients at once. Use loop=fabric."
 
 
 def make(node: Mapping[str, Any], **given: Any) -> Any:
@@ -210,7 +251,11 @@ def make_optimizer(node: Mapping[str, Any]) -> OptimizerFactory:
 
 
 def _frozen(value: Any) -> Any:
-    return tuple(_frozen(v) for v in value) if isinstance(value, list) else value
+    """A setting as a value. A target in a list becomes what makes it, wherever that will be."""
+    if not isinstance(value, list):
+        return value
+    made = [make({**v, "_partial_": True}) if isinstance(v, Mapping) and "_target_" in v else v for v in value]
+    return tuple(map(_frozen, made))
 
 
 # ---------------------------------------------------------------- parts
@@ -283,7 +328,11 @@ def _network(config: Config, loaded: Loaded) -> SplitModel:
     try:
         with seeded(config["seed"], "size"), torch.device("meta"):  # to be counted, without a number in it
             size = sum(t.nbytes for t in network(shape, classes).state_dict().values())
-        afford(3 * size, f"training {size // 4:,} numbers (weights, gradients, momentum)")
+        kept = kept_per_parameter(make_optimizer(config["optim"]))
+        many = min(config["loop"].get("group", 1), cohort_size(*federation(config)))
+        stack = f" of each of {many} clients (loop.group)" if many > 1 else ""
+        what = f"training {size // 4:,} numbers{stack} (weights, gradients, {kept} of the optimizer's)"
+        afford((2 + kept) * size * many, what)
         with seeded(config["seed"], "network"):
             net: SplitModel = network(shape, classes)
             check_network(net, loaded.train.x[:2], classes)

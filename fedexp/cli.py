@@ -185,7 +185,7 @@ def _report_job(config: Config, console: Console, report: Callable[..., object])
 
 def _cost(config: Config, console: Console) -> dict[str, Any]:
     with console.status("counting what the jobs take"):
-        _import_all()
+        import_all()
         from fedexp.sweep.cost import cost
 
         return asdict(cost(config))
@@ -210,8 +210,6 @@ def check(arguments: list[str]) -> Checked | None:
 
 
 def _check_sweep(overrides: Sequence[Override], lines: list[str], settings: DictConfig, sources: Sources) -> Checked:
-    if "array_parallelism" in settings.launcher and shutil.which("srun") is None:
-        raise ConfigError("hydra/launcher: there is no SLURM here (no srun). submitit_local does without, or joblib.")
     preset = parsed([f"{k}={v}" for k, v in (settings.sweeper.get("params") or {}).items()])
     given = {o.get_key_element(): o for o in (*preset, *overrides) if not o.is_hydra_override()}
     drawn = [str(o.input_line) for o in given.values() if o.is_sweep_override() and not o.is_discrete_sweep()]
@@ -220,13 +218,12 @@ def _check_sweep(overrides: Sequence[Override], lines: list[str], settings: Dict
             f"{drawn[0]}: values are drawn by a sweeper plugin, and none is chosen. Give them one by one."
         )
     jobs = combinations([o for o in given.values() if str(o.input_line) not in drawn], sources)
+    lines += check_launcher(settings, len(jobs))
     with composing(sources) as compose:
         configs = [compose(job) for job in jobs]
     _check_same(configs, ("plan", "force"))
     manifest = None if drawn else Manifest.of(list(zip(jobs, configs, strict=True)))
     _try_parts(configs)
-    if (n_jobs := settings.launcher.get("n_jobs")) is not None:
-        lines.append(f"hydra.launcher.n_jobs={resources.at_once(n_jobs, len(jobs))}")
     if configs[0]["plan"]:  # what Hydra writes goes where nothing stays
         lines.append(f"hydra.sweep.dir={PLAN_DIR}")
     return Checked(
@@ -238,6 +235,19 @@ def _check_sweep(overrides: Sequence[Override], lines: list[str], settings: Dict
     )
 
 
+def check_launcher(settings: DictConfig, jobs: int) -> list[str]:
+    """What a launcher has to be told for so many jobs.
+
+    Raises:
+        ConfigError: If it cannot start any here.
+    """
+    launcher = settings.launcher
+    if "array_parallelism" in launcher and shutil.which("srun") is None:
+        raise ConfigError("hydra/launcher: there is no SLURM here (no srun). submitit_local does without, or joblib.")
+    n_jobs = launcher.get("n_jobs")
+    return [] if n_jobs is None else [f"hydra.launcher.n_jobs={resources.at_once(n_jobs, jobs)}"]
+
+
 def _check_same(configs: Sequence[Config], keys: Sequence[str]) -> None:
     for key in keys:
         if any(config[key] != configs[0][key] for config in configs):
@@ -246,7 +256,7 @@ def _check_same(configs: Sequence[Config], keys: Sequence[str]) -> None:
 
 def _try_parts(configs: Sequence[Config]) -> None:
     """Makes the parts of all jobs that can be made without data; equal ones once."""
-    _import_all()
+    import_all()
     from fedexp.build import CHECKED_EARLY, parts
 
     different = {json.dumps([c[k] for k in CHECKED_EARLY], sort_keys=True): c for c in configs}
@@ -281,13 +291,13 @@ def _with_own_window(job: sweep.SweepJob) -> sweep.SweepJob:
 def _run(config: Config, console: Console) -> Result:
     with limits.explained():
         with console.status("loading PyTorch and Lightning"):
-            _import_all()
+            import_all()
         from fedexp.api import run
 
         return run(config, console=console)
 
 
-def _import_all() -> None:
+def import_all() -> None:
     """Imports all that a run needs. Signals wait: what is raised in an import may be swallowed."""
     with signals.defer_signals():
         from fedexp.system.fast_import import import_lightning

@@ -34,6 +34,10 @@ class ClientError(FedexpError):
         return str(self.args[0])
 
 
+class ProbeError(ClientError):
+    """A probe failed. It stops the run whatever is done about clients that fail: no number may depend on probes."""
+
+
 class CheckpointError(FedexpError):
     """A checkpoint is corrupt or belongs to another run."""
 

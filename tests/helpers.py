@@ -91,8 +91,8 @@ def batches_of(engine: Engine, job: Job, phase: str) -> list[tuple[Tensor, Tenso
     """The batches that a client's phase sees in a round."""
     worker = worker_of(engine)
     named = next(p for p in engine.algorithm.phases if p.name == phase)
-    path = (job.round, job.client, worker._stream(named))
-    return list(worker._batches(named, path, worker.data.info(job.client), job.share))
+    path = (job.round, job.client, worker.fitter.stream(named))
+    return list(worker.fitter.batches(named, path, worker.data.info(job.client), job.share))
 
 
 def served(

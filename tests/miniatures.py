@@ -73,6 +73,8 @@ class MoreauEnvelope(Component):
 
     personal: ClassVar[bool] = True
 
+    unbatched: ClassVar[str | None] = "takes gradients at other weights"
+
     def slots(self):
         return (Slot("theta", "client", received),)
 

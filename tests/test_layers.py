@@ -12,7 +12,7 @@ LAYERS = (
     ("terminal",),
     ("system",),
     ("core", "data", "partition", "models", "config"),
-    ("client", "server", "algos", "evaluate", "display"),
+    ("client", "server", "algos", "evaluate", "display", "probes"),
     ("execute",),
     ("runs", "track"),
     ("engine", "overlap", "measurement"),
@@ -20,11 +20,15 @@ LAYERS = (
     ("sweep", "api"),
     ("cli", "testing", "doctor", "__main__", "__init__"),
     ("bench",),
+    ("reproduce", "report"),
+    ("dashboard",),
 )
 EXCEPTIONS = {
     "algos": {"build"},  # python -m fedexp.algos show
-    "data": {"build"},  # python -m fedexp.data show builds what a run would
-    "__init__": {"api"},  # fedexp.run
+    "data": {"build", "report"},  # python -m fedexp.data show builds what a run would, and draws it
+    "runs": {"report"},  # python -m fedexp.runs table and plot
+    "track": {"report"},  # pictures of a run, and its settings by their dotted names
+    "__init__": {"api", "report"},  # fedexp.run, fedexp.load
 }
 
 
@@ -48,7 +52,7 @@ def test_nobody_imports_from_further_down():
 
 def test_what_a_run_is_made_of_never_sees_its_configuration():
     """Components, clients, server, executors and the engine are given values by ``build``."""
-    parts = {"core", "models", "partition", "client", "server", "algos", "evaluate", "execute", "engine"}
+    parts = {"core", "models", "partition", "client", "server", "algos", "evaluate", "execute", "engine", "probes"}
     values = {"fedexp.config.settings", "fedexp.config.schema", "fedexp.config.suggest"}  # declarations, and words
     found = [
         (own, words)

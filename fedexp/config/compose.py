@@ -29,17 +29,20 @@ from fedexp.errors import ConfigError
 
 Config = dict[str, Any]
 
-# Settings of ``evaluate`` that concern only what is measured after the last round.
-FINAL = ("window", "all_clients", "finetune_epochs")
+# Settings of ``evaluate`` that change only what else is measured, in the rounds or after the last of them.
+MEASURED = ("window", "all_clients", "finetune_epochs", "missing", "missing_clients")
 
 # What does not change a run's numbers, and therefore not its identity either.
 IRRELEVANT = (
-    *without_influence(), "tracker", "data.root", "data.download", "data.cache", "data.writers", "choices",
-    *(f"evaluate.{key}" for key in FINAL),
+    *without_influence(), "tracker", "probe", "data.root", "data.download", "data.cache", "data.writers", "choices",
+    *(f"evaluate.{key}" for key in MEASURED), "loop.callbacks", "loop.loggers",
 )  # fmt: skip
 
 # Settings that came later, with the values with which a run has the id that it had without them.
 AS_BEFORE = as_before()
+
+# Settings of loops that change numbers, with the values that runs had before there were others.
+LOOP = {"accelerator": None, "precision": "32-true", "compile": False}
 
 # Classes and functions that configurations name, by what they were called first: a renamed one keeps its runs.
 RENAMED: dict[str, str] = {}
@@ -49,6 +52,9 @@ CONSTANT = {"_target_": "ConstantRate"}
 
 # Hydra's launchers that come with an extra of ours.
 LAUNCHERS = {"joblib": "joblib", "submitit_slurm": "slurm", "submitit_local": "slurm"}
+
+# Loops whose sums have another order, so that their last bits are others.
+STACKING = ("BatchedLoop",)
 
 # What Hydra and OmegaConf say, and what we say instead.
 WORDS = (
@@ -72,7 +78,13 @@ WORDS = (
 )  # fmt: skip
 
 # Settings of earlier versions, and what to write instead.
-MOVED = {"evaluate.protocol": "Protocols are the files of a group now: evaluate=map, evaluate=fedgela …"}
+MOVED = {
+    "evaluate.protocol": "Protocols are the files of a group now: evaluate=map, evaluate=fedgela …",
+    **{
+        f"tracker.{key}": f"There can be several trackers now, each with a name: tracker.wandb.{key}=…"
+        for key in ("project", "entity", "mode", "tags", "histograms")
+    },
+}
 
 # What composing raises. ValueError: algo=3, says Hydra.
 ERRORS = (HydraException, OmegaConfBaseException, ValueError, RecursionError, OSError)
@@ -168,7 +180,7 @@ def relevant(config: Config) -> Config:
         if node.get(last) == value:
             node.pop(last)
     kept["executor"] = {"threads": kept["executor"]["threads"]}  # where the work runs changes nothing
-    kept["loop"] = {"accelerator": kept["loop"]["accelerator"]}  # both loops give the same weights bit for bit
+    kept["loop"] = _loop_in_ids(kept["loop"])
     groups = ("data", "partition", "model", "optim", "schedule", "evaluate")
     nodes = (kept[group] for group in groups if group in kept)
     for node in (*nodes, *kept["algo"].values()):
@@ -176,6 +188,14 @@ def relevant(config: Config) -> Config:
     if kept.get("schedule") == CONSTANT:
         del kept["schedule"]
     return kept
+
+
+def _loop_in_ids(loop: Config) -> Config:
+    """What can change numbers: loops give the same weights bit for bit, but for those that stack clients."""
+    name = _identity(loop["_target_"])
+    if name in STACKING:
+        return {**loop, "_target_": name}
+    return {key: value for key, value in loop.items() if key in LOOP and value != LOOP[key]}
 
 
 def _holder(config: Config, path: str) -> tuple[Config, str]:
@@ -198,7 +218,17 @@ def _identity(target: str) -> str:
 
 def run_id(config: Config) -> str:
     """A short hash of everything that can change the numbers of a run."""
-    return hashlib.sha256(json.dumps(relevant(config), sort_keys=True).encode()).hexdigest()[:10]
+    return _hash(relevant(config))
+
+
+def ids_with_fewer_rounds(config: Config) -> Iterator[tuple[int, str]]:
+    """The ids of runs that end before this one and are the same otherwise, the longest first."""
+    content = relevant(config)
+    return ((rounds, _hash({**content, "rounds": rounds})) for rounds in range(config["rounds"] - 1, 0, -1))
+
+
+def _hash(content: Config) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:10]
 
 
 def overrides_of(config: Config) -> list[str]:
@@ -208,7 +238,9 @@ def overrides_of(config: Config) -> list[str]:
         ConfigError: If its choices cannot be composed any more.
     """
     usual = _composed_once()["choices"]
-    groups = [f"{k}={v}" for k, v in config["choices"].items() if usual.get(k) != v and k != "sweep"]
+    chosen = {k: v for k, v in config["choices"].items() if k not in ("sweep", *targets.SEVERAL)}
+    groups = [f"{k}={v}" for k, v in chosen.items() if usual.get(k) != v]
+    groups += [f"{k}=[{','.join(config[k])}]" for k in targets.SEVERAL if config.get(k)]
     base, wanted = ({k: v for k, v in c.items() if k != "choices"} for c in (_composed_once(*groups), config))
     return [*groups, *_changes(base, wanted, "")]
 
@@ -266,11 +298,11 @@ def explain(error: Exception, sources: Sources | None = None) -> str:
         return "The defaults lists of the configuration files go round in a circle. Let no file name itself."
     parts = (re.split(r"\n+(?:Available options|Config search path)", str(c))[0].strip() for c in causes)
     text = "\n".join(dict.fromkeys(filter(None, parts)))
-    if match := re.search(r"Could not find '([\w/]+)/([^'/]*)'", text):
+    if match := re.search(r"Could not (?:find|load) '([\w/]+)/([^'/]*)'", text):
         group, choice = match.groups()
         if group == "hydra/launcher" and choice in LAUNCHERS:
             return f"{group}={choice} needs a plugin: pip install 'fedexp[{LAUNCHERS[choice]}]'"
-        return f"{group}={choice}: there is no such choice. {nearest(choice, choices_of(group, sources))}"
+        return _explain_choice(group, choice, sources)
     if reworded := next((m.expand(words) for hydras, words in WORDS if (m := re.search(hydras, text))), None):
         return reworded
     patterns = (r"Key '[^']+' is not in struct\s+full_key: (\S+)", r"Could not override '([^']+)'")
@@ -288,6 +320,14 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 def choices_of(group: str, sources: Sources | None = None) -> list[str]:
     """The files of a configuration group; of Hydra's own groups, also what its plugins add."""
     return sorted(loader_of(sources or Sources(conf_dir())).get_group_options(group))
+
+
+def _explain_choice(folder: str, choice: str, sources: Sources) -> str:
+    """A choice that is not there, as it was written: ``experiment=map/x`` is in the folder ``experiment/map``."""
+    group, _, inner = (folder, "", "") if folder.startswith("hydra/") else folder.partition("/")
+    inner = f"{inner}/" if inner else ""
+    known = [f"{inner}{c}" for c in choices_of(folder, sources)]
+    return f"{group}={inner}{choice}: there is no such choice. {nearest(f'{inner}{choice}', known)}"
 
 
 def _files(group: str, sources: Sources) -> list[Path]:

@@ -36,6 +36,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from fedexp.config.hydra_settings import refuse_changes
 from fedexp.config.packages import GROUP, packages
+from fedexp.config.targets import SEVERAL
 from fedexp.config.yaml_files import reading
 from fedexp.errors import ConfigError
 from fedexp.system import signals
@@ -203,7 +204,10 @@ def _is_hydras(override: Override) -> bool:
 
 
 def _check_choice(override: Override) -> None:
-    if override.is_delete() or isinstance(override.value(), str):
+    value = override.value()
+    if override.is_delete() or isinstance(value, str):
+        return
+    if override.key_or_group in SEVERAL and isinstance(value, list) and all(isinstance(name, str) for name in value):
         return
     raise ConfigCompositionException(
         f"{override.input_line}: this is not the name of a file of {override.key_or_group}. Choose one, as algo=map; "

@@ -17,21 +17,22 @@ from fedexp.config import targets
 from fedexp.config.settings import Settings
 from fedexp.config.signatures import Declared, declared, defined_in, names_in, parsed, signature
 from fedexp.config.suggest import nearest
-from fedexp.config.targets import KINDS
+from fedexp.config.targets import KEYED, KINDS, LISTS, kind_of
 from fedexp.config.values import ANY, shown, wanted
 
 
 def problems(config: Mapping[str, Any]) -> list[str]:
     """Everything that is wrong with a plain (resolved) configuration, as far as it can be told without building it."""
+    config = {"probe": {}, **config}  # runs had none before there were probes
     found = list(_check_fields(config, {**_hints(Settings), **dict.fromkeys(KINDS, ANY)}, ""))
     for group in KINDS:
         if group not in config:
             continue
         if not isinstance(config[group], Mapping):
             found.append(f"{group} must be a group of settings, not {shown(config[group])}")
-        elif group == "algo":
-            for key, component in config[group].items():
-                found += _check_target(component, f"algo.{key}", group)
+        elif group in KEYED:
+            for key, node in config[group].items():
+                found += _check_target(node, f"{group}.{key}", group)
         else:
             found += _check_target(config[group], group, group)
     return found
@@ -80,7 +81,17 @@ def _check_target(node: Any, path: str, group: str) -> Iterator[str]:
         yield from _check_special(node, path, group)
         found = declared(node["_target_"])
         if found is not None:
-            yield from _check_settings(node, path, found, KINDS[group].given)
+            yield from _check_settings(node, path, found, kind_of(group).given)
+        for name in (n for n in LISTS if n in node):
+            yield from _check_list(node[name], f"{path}.{name}", name)
+
+
+def _check_list(nodes: Any, path: str, group: str) -> Iterator[str]:
+    if not isinstance(nodes, list | tuple):
+        yield f"{path} must be a list of components with a _target_, not {shown(nodes)}"
+        return
+    for number, node in enumerate(nodes):
+        yield from _check_target(node, f"{path}[{number}]", group)
 
 
 def _check_special(node: Mapping[str, Any], path: str, group: str) -> Iterator[str]:
@@ -115,7 +126,7 @@ def _not_of_its_kind(target: str, group: str) -> str | None:
     if name not in names_in(tree):
         known = defined_in(tree) or [n for n in names_in(tree) if not n.startswith("_")]  # a package may import names
         return f"is not there. {nearest(name, sorted(known)).rstrip('.')}"
-    found, kind = declared(target), KINDS[group]
+    found, kind = declared(target), kind_of(group)
     if found is None or not found.methods.isdisjoint((kind.method, kind.theirs)):
         return "is only a description of such classes" if found and found.abstract else None
     if not found.is_class and not module.startswith("fedexp.") and module != kind.library:

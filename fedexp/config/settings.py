@@ -99,7 +99,7 @@ class Settings:
         "auto", "clients' slots; auto: on disk if they fill a quarter of the memory", changes_numbers=False
     )
     keep: Literal["model", "all"] = setting(
-        "model", "after the run, keep the server's model, or all client slots too", changes_numbers=False
+        "model", "after the run, keep the server's model, or client slots too, for more rounds", changes_numbers=False
     )
 
 

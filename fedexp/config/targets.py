@@ -52,12 +52,25 @@ KINDS = {
     "optim": Kind("fedexp.client.optim", "settings", given=("params",), library="torch.optim", theirs="step"),
     "schedule": Kind("fedexp.client.schedules", "factor"),
     "evaluate": Kind("fedexp.evaluate", "conclude"),
-    "loop": Kind("fedexp.client.loops", "fit", given=("number",)),
+    "loop": Kind("fedexp.client", "fit", given=("number",)),
     "executor": Kind("fedexp.execute", "map", given=("blueprint", "say")),
     "tracker": Kind("fedexp.track", "log"),
+    "probe": Kind("fedexp.probes", "due"),
 }
 
-LIBRARIES = tuple(kind.library for kind in KINDS.values() if kind.library)
+KEYED = ("algo", "probe", "tracker")  # groups with any number of targets, each under a name
+SEVERAL = ("probe", "tracker")  # groups of which several files can be chosen by a list
+
+# What a target is given to work with, by the setting that names it: one, or a list of them.
+_LOGGER = Kind("fedexp.track", "log_metrics", library="lightning.pytorch.loggers", theirs="log_metrics")
+NESTED = {
+    "logger": _LOGGER,
+    "loggers": _LOGGER,
+    "callbacks": Kind("fedexp.client", "setup", library="lightning.pytorch.callbacks", theirs="setup"),
+}
+LISTS = ("loggers", "callbacks")
+
+LIBRARIES = tuple(kind.library for kind in (*KINDS.values(), *NESTED.values()) if kind.library)
 
 _folders: list[Path] = []
 
@@ -74,15 +87,20 @@ def folders() -> Iterator[Path]:
     yield from _folders
 
 
+def kind_of(group: str) -> Kind:
+    """What the targets of a group, or of a setting such as ``callbacks``, have in common."""
+    return {**KINDS, **NESTED}[group]
+
+
 def refusal(target: Any, group: str) -> str | None:
     """Why a configuration may not name this target, and what to do; None if it may."""
     if not isinstance(target, str) or not _dotted(target):
         return "must be module.name, the full name of a class or function"
-    module = target.rpartition(".")[0]
+    module, kind = target.rpartition(".")[0], kind_of(group)
     if _inside(module, OURS):
-        package = KINDS[group].package
+        package = kind.package
         return None if _inside(module, package) else f"belongs to fedexp, but is not in {package}, where {group} is"
-    if module == KINDS[group].library or _allowed(module) or _package(module) or _own(module):
+    if module == kind.library or _allowed(module) or _package(module) or _own(module):
         return None
     return (
         "is neither in fedexp nor in the current folder (nor beside the configuration files of --config-dir, nor in an "

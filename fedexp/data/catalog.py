@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from fedexp.data.class_names import FASHION, FINE_OBJECTS, LESIONS, OBJECTS
 from fedexp.data.entry import CatalogEntry, Download, Package
 
 IDX = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
@@ -71,6 +72,7 @@ CATALOG: Mapping[str, CatalogEntry] = {
     "fmnist": CatalogEntry(
         title="Fashion-MNIST (Xiao et al., arXiv 1708.07747)",
         classes=10,
+        class_names=FASHION,
         samples=(60_000, 10_000),
         licence="MIT",
         size=55,
@@ -109,6 +111,7 @@ CATALOG: Mapping[str, CatalogEntry] = {
     "cifar10": CatalogEntry(
         title="CIFAR-10 (Krizhevsky 2009)",
         classes=10,
+        class_names=OBJECTS,
         samples=(50_000, 10_000),
         licence="none stated; research, with citation",
         size=186,
@@ -126,6 +129,7 @@ CATALOG: Mapping[str, CatalogEntry] = {
     "cifar100": CatalogEntry(
         title="CIFAR-100 (Krizhevsky 2009), fine labels",
         classes=100,
+        class_names=FINE_OBJECTS,
         samples=(50_000, 10_000),
         licence="none stated; research, with citation",
         size=186,
@@ -164,6 +168,7 @@ CATALOG: Mapping[str, CatalogEntry] = {
     "cinic10": CatalogEntry(
         title="CINIC-10 (Darlow et al., arXiv 1810.03505); its validation part is not used",
         classes=10,
+        class_names=OBJECTS,
         samples=(90_000, 90_000),
         licence="CC BY 4.0",
         size=1_300,
@@ -217,6 +222,7 @@ CATALOG: Mapping[str, CatalogEntry] = {
     "isic2019": CatalogEntry(
         title="Fed-ISIC2019: skin lesions from six centres (FLamby, arXiv 2210.04620)",
         classes=8,
+        class_names=LESIONS,
         samples=(18_597, 4_650),
         licence="CC BY-NC 4.0",
         size=900,

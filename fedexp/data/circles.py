@@ -28,7 +28,8 @@ class Circles:
 
     Deviations: The paper does not say how it comes to ``OPTIMAL``, and it does not follow from the centres: a
         linear classifier without bias that is trained on all three discs points to 120° for the second class, where
-        the paper has 150° and the mean of its three clients 105°.
+        the paper has 150° and the mean of its three clients 105°. So does, within some degrees, the mean of three
+        clients that are trained on two discs each: the printed rows of clients need a bias, and no zeros appear.
 
     Args:
         samples: Training samples per class.

@@ -50,6 +50,7 @@ class CatalogEntry:
     Attributes:
         title: Its name in the literature.
         classes: Number of classes.
+        class_names: What they are called, where they have more than numbers.
         samples: Training and test samples; 0 where the files decide.
         licence: Under which terms it may be used.
         size: Megabytes of its files; 0 if it is generated or bundled.
@@ -68,6 +69,7 @@ class CatalogEntry:
     downloads: tuple[Download, ...] = ()
     package: Package | None = None
     how: str = ""
+    class_names: tuple[str, ...] = ()
 
     def find(self, root: Path) -> tuple[Path, ...] | None:
         """Returns the files of the first place that is complete; none are needed for what is generated."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -10,6 +11,7 @@ from itertools import islice
 import torch
 from torch import Tensor
 
+from fedexp.core.devices import send
 from fedexp.core.seeding import derive
 from fedexp.data.source import Augment, DataSpec, Samples
 from fedexp.partition.base import ClientSplit
@@ -39,6 +41,7 @@ class Batches:
     """A stretch ``[begin, end)`` of a client's endless, seeded sequence of batches; a new order every epoch."""
 
     data: Samples
+    device: torch.device  # where the batches are needed
     rows: Tensor  # the client's training samples
     size: int
     begin: int
@@ -50,19 +53,27 @@ class Batches:
         return self.end - self.begin
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        for index, rows in islice(enumerate(self._rows()), self.begin, self.end):
+        for step, rows in enumerate(self.selections()):
             batch = self.data.select(rows)
-            x = batch.x
-            if self.augment is not None:
-                x = self.augment(x, torch.Generator(x.device).manual_seed(derive(self.seed, "augment", index)))
-            yield x, batch.y
+            yield self.augmented(send(batch.x, self.device), step), send(batch.y, self.device)
+
+    def selections(self) -> Iterator[Tensor]:
+        """The rows of each batch."""
+        return islice(self._rows(), self.begin, self.end)
+
+    def augmented(self, x: Tensor, step: int) -> Tensor:
+        """The samples of a batch as they are trained on."""
+        if self.augment is None:
+            return x
+        seed = derive(self.seed, "augment", self.begin + step)
+        return self.augment(x, torch.Generator(x.device).manual_seed(seed))
 
     def _rows(self) -> Iterator[Tensor]:
         order = torch.Generator().manual_seed(self.seed)
         sizes = list(batch_sizes(len(self.rows), self.size))
         while True:
             mixed = self.rows.index_select(0, torch.randperm(len(self.rows), generator=order))
-            yield from torch.split(mixed, sizes)
+            yield from torch.split(send(mixed, self.data.y.device), sizes)
 
 
 @dataclass(frozen=True)
@@ -99,16 +110,20 @@ class FederatedData:
     ) -> None:
         self.spec, self.train, self.test, self.augment = spec, train, test, augment
         self._splits = splits
-        rows = [torch.from_numpy(s.train).to(train.y.device) for s in splits]
-        counts = [torch.bincount(train.y[r], minlength=spec.n_classes) for r in rows]
-        self.counts = torch.stack(counts).float() if counts else torch.zeros(0, spec.n_classes)
+        labels = [train.y[torch.from_numpy(s.train)] for s in splits]
+        counts = [torch.bincount(y, minlength=spec.n_classes) for y in labels]
+        self.counts = torch.stack(counts).to(torch.get_default_dtype()) if counts else torch.zeros(0, spec.n_classes)
+        self.device = train.y.device
 
-    def to(self, device: torch.device) -> FederatedData:
-        """The same data on a device, where it stays for the whole run."""
-        if self.train.x.device == device:
+    def to(self, device: torch.device, *, resident: bool = True) -> FederatedData:
+        """The same data for a device: there for the whole run or, if not ``resident``, moved there batch by batch."""
+        if self.device == device:
             return self
-        train, test = (Samples(s.x.to(device), s.y.to(device)) for s in (self.train, self.test))
-        return FederatedData(self.spec, train, test, self._splits, self.augment)
+        there = copy.copy(self)
+        there.device, there.counts = device, self.counts.to(device)
+        if resident:
+            there.train, there.test = (Samples(s.x.to(device), s.y.to(device)) for s in (self.train, self.test))
+        return there
 
     @property
     def samples(self) -> tuple[Tensor, ...]:
@@ -133,7 +148,7 @@ class FederatedData:
         rows = torch.from_numpy(self._splits[client].train)
         if len(rows) == 1:  # seen twice in its only batch: the same gradient, and batch norm needs two
             rows = rows.repeat(2)
-        return Batches(self.train, rows, size, begin, end, seed, self.augment)
+        return Batches(self.train, self.device, rows, size, begin, end, seed, self.augment)
 
     def own_train(self, client: int) -> Samples:
         """A client's training samples, as they are."""

@@ -15,8 +15,8 @@ from fedexp.config.compose import Config, composed, federation
 from fedexp.errors import ConfigError, FedexpError
 from fedexp.partition.base import ClientSplit, Scene, digest
 from fedexp.partition.file import SUFFIXES, encode
-from fedexp.partition.picture import picture
 from fedexp.partition.summary import Summary, summarise, warnings
+from fedexp.report import extra
 from fedexp.system.files import write_atomically
 from fedexp.terminal.command import Parser, perform
 from fedexp.terminal.console import open_console
@@ -40,6 +40,8 @@ def _show(argv: Sequence[str], console: Console) -> None:
     parser.add_argument("--png", metavar="FILE", help="draw the class × client map")
     parser.add_argument("--save", metavar="FILE", help="save the partition as .json or .npz, for partition=file")
     own, rest = parser.read_known(argv)
+    if own.png:
+        extra.altair(), extra.vl_convert()  # before the work, not after it
     png, save = _file("png", own.png, (".png",)), _file("save", own.save, SUFFIXES)
     given = parse_arguments(rest)
     config = composed(["algo=fedavg", *given.overrides], given.sources)  # no method matters here
@@ -56,7 +58,9 @@ def _show(argv: Sequence[str], console: Console) -> None:
     for warning in warnings(summary):
         console.print(f"note: {warning}", style="yellow")
     if png:
-        _write(png, picture(summary.counts, title))
+        from fedexp.report.figures.partition import of_counts
+
+        _write(png, of_counts(summary.counts.tolist(), title=title).encoded("png"))
         console.print(f"picture   {png}")
     if save:
         _write(save, encode(splits, scene, save.suffix, _origin(config)))

@@ -11,6 +11,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from fedexp.core.devices import send
 from fedexp.core.state import fingerprints
 from fedexp.errors import DataError
 
@@ -38,7 +39,7 @@ class Samples:
 
     def select(self, index: Tensor) -> Samples:
         """Returns the samples at ``index``, copied."""
-        index = index.to(self.y.device)
+        index = send(index, self.y.device)
         return Samples(self.x.index_select(0, index), self.y.index_select(0, index))
 
 

@@ -16,6 +16,8 @@ ABSENT = {"aggregation": "no global model", "personalization": "no personal mode
 
 PAPERS = (("aggregation", "GA"), ("personalization", "PA"))  # what a paper's own protocol adds
 
+MISSING = ("owned", "absent", "rare", "forgotten")  # of the measures of missing classes
+
 
 def summary(result: Mapping[str, Any], console: Console) -> None:
     """Prints what a run reached, what it sent, where its time went and where its files are."""
@@ -60,11 +62,14 @@ def _facts(result: Mapping[str, Any]) -> Table:
     facts.add_row("run", Text(f"{result.get('run', DASH)}, {count(result.get('rounds', 0), 'round')}"))
     if papers := [f"{name} {percent(result[kind][name])}" for kind, name in PAPERS if name in result.get(kind, ())]:
         facts.add_row("paper's", Text(" · ".join(papers)))
+    measured = result.get("missing", {})
+    if missing := [f"{key} {percent(measured[key])}" for key in MISSING if key in measured]:
+        facts.add_row("classes", Text(" · ".join(missing)))
     if "bytes" in result:
         facts.add_row("sent", Text(" · ".join(f"{human_bytes(count)} {way}" for way, count in result["bytes"].items())))
     if "seconds" in result:
         facts.add_row("time", Text(_time(result["seconds"], result.get("workers", 1))))
-    for sentence in result.get("unlike_paper", ()):
+    for sentence in result.get("caveats", ()):
         facts.add_row("note", Text(sentence))
     if "path" in result:
         facts.add_row("files", Text(str(result["path"])))

@@ -105,6 +105,12 @@ class Checkpoint:
         self._last = None
         self._files.clear(first=(PREVIOUS, LATEST))
 
+    def clear_older(self) -> None:
+        """Removes the older checkpoint."""
+        if self._last is not None:
+            (self._folder / PREVIOUS).unlink(missing_ok=True)
+            self._files.sweep({LATEST, *self._last.names})
+
     def _point(self, name: str, pointer: Pointer) -> None:
         with writing(self._folder / name):
             write_atomically(self._folder / name, pointer.text(self._plan))

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import safetensors.numpy
 from rich.console import Console
-from safetensors import SafetensorError
 
 from fedexp.config.compose import relevant
 from fedexp.errors import DamagedError, FedexpError
+from fedexp.runs.array_files import load_arrays
 from fedexp.runs.directory import RunDir
 from fedexp.runs.names import CHECKPOINT, CLIENTS, CONFIG, GROWING, LATEST, METRICS, MODEL, PLAN, RESULT, WEIGHTS
 from fedexp.runs.plain import plain
 from fedexp.runs.pointer import Pointer
-from fedexp.system.files import read, read_json
+from fedexp.system.files import read_json
 
 Rows = dict[int, dict[str, dict[str, str]]]  # round -> client or "" -> column -> value
 ABSENT = "–"
@@ -73,6 +73,9 @@ def compare(a: Path, b: Path) -> Difference:
     found.partition = plans[0] != plans[1]
     clients, weights = ([_rows(path, name) for path in (a, b)] for name in (CLIENTS, WEIGHTS))
     metrics = [_metrics(path) for path in (a, b)]
+    if _measured_otherwise(a, b):
+        clients = [{t: {c: _but_missing(row) for c, row in of.items()} for t, of in r.items()} for r in clients]
+        metrics = [{t: _but_missing(record) for t, record in of.items()} for of in metrics]
     lengths = [max(rows, default=0) for rows in clients]
     for t in range(1, min(lengths) + 1):
         found.clients = _client_rows(clients[0].get(t, {}), clients[1].get(t, {}))
@@ -95,6 +98,16 @@ def _config(path: Path) -> dict[str, Any]:
         return _flat(relevant(config))
     except (KeyError, TypeError, AttributeError, ValueError) as cause:
         raise DamagedError(f"{path / CONFIG} is damaged: it is not what a run writes ({cause}).") from cause
+
+
+def _measured_otherwise(a: Path, b: Path) -> bool:
+    """Whether missing classes were not measured on the same samples: then their measures cannot be compared."""
+    asked = [((RunDir(path).config() or {}).get("evaluate") or {}).get("missing", False) for path in (a, b)]
+    return json.dumps(asked[0]) != json.dumps(asked[1])
+
+
+def _but_missing(row: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in row.items() if not key.startswith(("missing/", "missing."))}
 
 
 def _rows(path: Path, name: str) -> Rows:
@@ -160,10 +173,7 @@ def _files(a: Path, b: Path) -> dict[str, tuple[Path, Path]]:
 
 def _load(path: Path) -> dict[str, Any]:
     """The tensors of a file; checkpoints number them to keep their order."""
-    try:
-        loaded = safetensors.numpy.load(read(path))
-    except (SafetensorError, ValueError, KeyError, TypeError) as cause:
-        raise DamagedError(f"{path} is damaged: it cannot be read as safetensors ({cause}).") from cause
+    loaded = load_arrays(path)
     return {key.partition("|")[2] or key: _Tensor(loaded[key]) for key in sorted(loaded)}
 
 

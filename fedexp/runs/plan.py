@@ -58,15 +58,14 @@ def describe(
     splits: Sequence[ClientSplit],
     loaded: Loaded,
     footprint: StorageEstimate,
-    unlike_paper: Sequence[str] = (),
+    caveats: Sequence[str] = (),
     more_notes: Sequence[str] = (),
 ) -> Plan:
-    """Says what would run."""
+    """Says what would run. ``caveats`` are the notes that belong beside its numbers, in the summary too."""
     summary = summarise(splits, loaded.train.y.numpy(), algorithm.facts.n_classes)
     down, up = forecast(algorithm)
     facts = algorithm.facts
     cohort, layout = cohort_size(facts.n_clients, facts.fraction), facts.layout
-    notes = [f"algo.{k}: {n}" for k, c in algorithm.components.items() if (n := c.note())]
     content = {
         "components": {k: type(c).__name__ for k, c in algorithm.components.items()},
         "seams": {s: keys for s in SEAMS if (keys := [k for k, c in algorithm.components.items() if overrides(c, s)])},
@@ -94,8 +93,8 @@ def describe(
         "partition_digest": digest(splits),
         "constants_by_class": dict(_by_class(algorithm)),
         "data_digest": loaded.digest,
-        "unlike_paper": list(unlike_paper),
-        "notes": [*notes, *(f"partition: {w}" for w in warnings(summary)), *more_notes],
+        "caveats": list(caveats),
+        "notes": [*caveats, *(f"partition: {w}" for w in warnings(summary)), *more_notes],
     }
     return Plan(content, summary, title(config))
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from fedexp.client.messages import ClientResult
 from fedexp.core.algorithm import Algorithm
+from fedexp.evaluate.missing import MEASURES
 
 Row = dict[str, Any]
 SCORES = ("before", "personal_before", "after", "unadapted", "globally")
@@ -14,7 +15,8 @@ SCORES = ("before", "personal_before", "after", "unadapted", "globally")
 def client_columns(algorithm: Algorithm) -> list[str]:
     """The columns of clients.csv, the same for every round of a run."""
     terms = [f"loss/{p.name}/{term}" for p in algorithm.phases for term in algorithm.term_names(p.name)]
-    return ["round", "client", "status", "n", "classes", "tested", *SCORES, "owned", *terms]
+    missing = [f"missing/{name}" for name in MEASURES]
+    return ["round", "client", "status", "n", "classes", "tested", *SCORES, "owned", *missing, *terms]
 
 
 def client_row(round_: int, samples: int, classes: int, result: ClientResult) -> Row:
@@ -25,6 +27,7 @@ def client_row(round_: int, samples: int, classes: int, result: ClientResult) ->
         "status": "ok" if result.error is None else result.error.splitlines()[0],
         "n": samples,
         "classes": classes,
+        **{f"missing/{k}": v for k, v in result.missing.items()},
         **{f"loss/{k}": v for k, v in result.terms.items()},
     }
     row |= {name: score.accuracy for name in SCORES if (score := getattr(result, name)) is not None}

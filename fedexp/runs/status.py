@@ -7,6 +7,7 @@ import re
 import shlex
 from collections import Counter
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -111,6 +112,15 @@ def _survey(folder: Path) -> tuple[list[Run], list[str]]:
     alone = sorted(found - known.keys())
     announced = (_look(path, job, path in found) for path, job in known.items())
     return [*announced, *(_look(path) for path in alone)], unreadable
+
+
+def manifests(folder: Path) -> list[Manifest]:
+    """The sweeps that were announced below a folder, as far as they can be read."""
+    found: list[Manifest] = []
+    for file in sorted(_walk(folder)[1]):
+        with suppress(DamagedError):
+            found.append(Manifest.read(file))
+    return found
 
 
 def _walk(folder: Path) -> tuple[set[Path], list[Path]]:
@@ -263,7 +273,7 @@ def _remedy(path: Path, job: AnnouncedJob | None, config: dict[str, Any] | None,
         return f"No command is shown. {cause}", ""
     except ValueError as cause:  # a name that no file can have
         return f"No command is shown. There can be no such directory ({cause}).", ""
-    if doubtful := next((o for o in overrides if not _harmless(o)), None):
+    if doubtful := next((o for o in overrides if not harmless(o)), None):
         return f"No command is shown, since {doubtful!r} might run code: give the one that started the run again.", ""
     return "", shlex.join(["python", "-m", "fedexp", *overrides, *more])
 
@@ -272,7 +282,7 @@ def _demand_own_choices(job: AnnouncedJob | None, config: dict[str, Any]) -> Non
     """Raises ``ConfigError`` if a run has a choice for which there is no file of ours or of an installed package."""
     pairs = (override.partition("=")[::2] for override in (job.overrides if job else ()))
     chosen = {
-        group: choice for group, choice in pairs if (conf_dir() / group).is_dir() and _harmless(f"{group}={choice}")
+        group: choice for group, choice in pairs if (conf_dir() / group).is_dir() and harmless(f"{group}={choice}")
     }
     chosen |= config["choices"] if isinstance(config.get("choices"), dict) else {}
     for group, choice in chosen.items():
@@ -316,7 +326,7 @@ def _aimed(overrides: list[str], leads_to: Path | None, path: Path) -> list[str]
     return [*others, f"out={literal(str(folder.parent))}", f"name={literal(folder.name)}"]
 
 
-def _harmless(override: str) -> bool:
+def harmless(override: str) -> bool:
     """Whether an override from a file can be shown to be pasted: it sets a value, and does not name code or configs."""
     key, _, value = override.lstrip("+~").partition("=")
     if not re.fullmatch(r"(?!hydra\b)\w[\w./-]*", key) or "_target_" in override or plain(override) != override:

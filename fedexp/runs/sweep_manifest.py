@@ -15,12 +15,12 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
-from fedexp.config.compose import FINAL, Config, federation, run_id, run_path
+from fedexp.config.compose import MEASURED, Config, federation, run_id, run_path
 from fedexp.errors import ConfigError, DamagedError
 from fedexp.runs.names import OF_A_SWEEP
 from fedexp.system.files import read_json, remove_own, write_json, writing
 
-MEASURED_ONCE = tuple(key for key in FINAL if key != "window")  # the means of any window follow from the records
+MEASURED_ONCE = tuple(key for key in MEASURED if key != "window")  # the means of any window follow from the records
 
 
 @dataclass(frozen=True)
@@ -56,13 +56,17 @@ class Manifest:
     written_to: Path | None = field(default=None, compare=False)
 
     @classmethod
-    def of(cls, jobs: Sequence[tuple[list[str], Config]]) -> Manifest:
+    def of(cls, jobs: Sequence[tuple[list[str], Config]], folder: Path | None = None) -> Manifest:
         """The manifest of jobs, given by their overrides and configurations. It lies with the first job's runs.
+
+        Args:
+            jobs: The jobs.
+            folder: Another place for it.
 
         Raises:
             ConfigError: If two jobs ask different things of one run.
         """
-        folder = run_path(jobs[0][1]).parent
+        folder = folder or run_path(jobs[0][1]).parent
         first: dict[str, int] = {}
         planned = []
         for number, (overrides, config) in enumerate(jobs):
@@ -130,7 +134,7 @@ class Manifest:
 
 
 def _refuse_clash(one: Config, other: Config) -> None:
-    """Raises ``ConfigError`` if two jobs with the same run do not want the same work after its last round."""
+    """Raises ``ConfigError`` if two jobs with the same run do not want the same to be measured."""
     for key in MEASURED_ONCE:
         values = [json.dumps(config["evaluate"].get(key)) for config in (one, other)]
         if values[0] != values[1]:

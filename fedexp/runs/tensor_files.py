@@ -124,6 +124,11 @@ def _unflatten(flat: Mapping[str, Tensor]) -> dict[str, Tree]:
     return trees
 
 
+def arrays_file(arrays: Mapping[str, Tensor]) -> bytes:
+    """Arrays for others to load with safetensors; the same bytes for the same arrays."""
+    return safetensors.torch.save({name: array.contiguous() for name, array in arrays.items()})
+
+
 def model_file(model: Tree, metadata: Mapping[str, str]) -> bytes:
     """A model for others to load with safetensors; the same bytes for the same model.
 

@@ -27,7 +27,6 @@ from fedexp.system import scratch
 MEASURED_SECONDS = 0.5  # of local steps, enough for a measurement
 SLOW_SECONDS = 3.0  # a first step or test that takes longer is not repeated
 SERIAL = "fedexp.execute.base.SerialExecutor"
-NO_TRACKER = "fedexp.track.base.NoTracker"
 
 
 @dataclass(frozen=True)
@@ -104,7 +103,7 @@ def cost(config: Config) -> Cost:
 def _engine(experiment: Experiment, folder: Path) -> Engine:
     """The job's engine as it is before the first round, in this process, in a folder of its own."""
     threads = experiment.config["executor"]["threads"]
-    here = {"executor": {"_target_": SERIAL, "threads": threads}, "tracker": {"_target_": NO_TRACKER}}
+    here = {"executor": {"_target_": SERIAL, "threads": threads}, "tracker": {}}
     engine = replace(experiment, config={**experiment.config, **here}).engine(RunDir(folder), SilentDisplay())
     engine.open()
     return engine
@@ -206,7 +205,7 @@ def _visit(engine: Engine, client: int, share: float) -> ClientResult:
     state = engine.progress.state
     globally = engine.protocol.tests_clients_globally(engine.algorithm)
     mail, private = engine.algorithm.mail(state, client), engine.progress.store.get(client)
-    job = Job(0, client, mail, private, share=share, test_globally=globally)
+    job = Job(0, client, mail, private, share=share, test_globally=globally, missing=engine.protocol.missing)
     (answer,) = engine.executor.map([Visit(0, (job,))], engine.algorithm.broadcast(state))
     (result,) = answer.results
     if result.error is not None:

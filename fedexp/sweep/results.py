@@ -34,7 +34,10 @@ SHOWN: dict[str, dict[str, str]] = {
         "personal_before": "personal\nbefore",
         "PA": "PA",
     },
+    "missing": {"absent": "absent", "forgotten": "forgotten"},
 }
+TITLES = {"missing": "missing classes"}  # where it is not the key
+UNRANKED = ("missing.forgotten",)  # a model that knew nothing forgets nothing
 EXPLAINED = {
     "mean": "± is the sample standard deviation over seeds; where there is one seed, the mean of the last rounds has "
     "the deviation over these rounds.",
@@ -43,6 +46,9 @@ EXPLAINED = {
     "worst_decile": "worst decile: the worst tenth of a round's clients, mean of the last rounds.",
     "before": "before: clients' accuracy with the model they receive, before local training, mean of the last rounds.",
     "personal_before": "personal before: the same with the personal model that they have by then.",
+    "absent": "absent: accuracy of personal models on classes that their clients do not own, on a sample of the global "
+    "test set, mean of the last rounds.",
+    "forgotten": "forgotten: the same of the model they receive, less that of the personal model.",
 }
 # The numbers of the CSVs.
 METRICS = (
@@ -53,6 +59,10 @@ METRICS = (
     ),
     *(f"personalization.all_clients_detail.{key}" for key in ("before", "worst_decile", "std", "owned")),
     "personalization.PA",
+    *(
+        f"missing.{key}"
+        for key in ("accuracy", "owned", "owned_restricted", "absent", "rare", "forgotten", "predicted_owned")
+    ),
 )
 
 
@@ -136,7 +146,7 @@ def show(jobs: Sequence[SweepJob], console: Console, total: int | None = None) -
 
 def _show_tables(jobs: Sequence[SweepJob], console: Console) -> None:
     rows = table(jobs)
-    measured: list[str | None] = [goal for goal in SHOWN if any(f"{goal}.last" in row.metrics for row in rows)]
+    measured: list[str | None] = [goal for goal in SHOWN if _columns(rows, goal)]
     for goal in measured or [None]:
         for grid in _grids(rows, goal, _columns(rows, goal), console):
             console.print()
@@ -181,7 +191,7 @@ def _grids(rows: Sequence[Row], goal: str | None, columns: dict[str, str], conso
 def _grid(rows: Sequence[Row], goal: str | None, columns: Mapping[str, str], *, stacked: bool, key_width: int) -> Table:
     """Some numbers of one goal; ``stacked`` puts deviations below their means."""
     keys = keys_of(row.settings for row in rows)
-    title = Text(f"{goal}, %", style="bold") if goal else None
+    title = Text(f"{TITLES.get(goal, goal)}, %", style="bold") if goal else None
     grid = Table(title=title, title_justify="left", **TABLE_STYLE)
     for key in keys:
         widest = max(len(row.settings.get(key, DASH)) for row in rows)
@@ -209,12 +219,12 @@ def _window(rows: Sequence[Row], goal: str | None) -> str:
 
 
 def _column(rows: Sequence[Row], key: str, *, stacked: bool) -> list[Text]:
-    """One cell per row; the highest mean of the sweep is bold."""
+    """One cell per row; the highest mean of the sweep is bold, where higher is better."""
     spreads = [row.shown(key) for row in rows]
     top = max((spread.mean for spread in spreads if spread), default=None)
     texts = [Text(_written(spread, "\n" if stacked else " ")) for spread in spreads]
     for text, spread in zip(texts, spreads, strict=True):
-        if len(rows) > 1 and spread and spread.mean == top:
+        if len(rows) > 1 and spread and spread.mean == top and key not in UNRANKED:
             text.stylize("bold")
     return texts
 
@@ -264,7 +274,7 @@ def _row_fields(row: Row, keys: Sequence[str]) -> dict[str, Any]:
         for part in ("mean", "std", "n"):
             fields[f"{key}.{part}"] = getattr(row.metrics.get(key), part, None)
     for goal in SHOWN:
-        fields[f"{goal}.window"] = _window([row], goal) if f"{goal}.mean" in row.metrics else None
+        fields[f"{goal}.window"] = _window([row], goal) if _columns([row], goal) else None
     return {**fields, "status": row.status}
 
 

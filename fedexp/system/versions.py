@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import tomllib
 from collections.abc import Iterator, Mapping
 from importlib import metadata
@@ -13,6 +14,7 @@ from packaging.utils import canonicalize_name
 from fedexp.errors import FedexpError
 
 PROJECT = Path(__file__).parents[2] / "pyproject.toml"  # in a checkout
+DIRTY = "-dirty"  # after a commit: files were changed since
 DEVELOPMENT = "dev"  # the extra that runs do not need
 REASONS = (  # why versions are ruled out, where it is not only their age
     (Requirement("torch==2.13.0"), "its CPU wheel does not work with torchvision"),
@@ -56,6 +58,16 @@ def applicable(name: str, extra: str = "") -> Iterator[Requirement]:
         requirement = Requirement(line)
         if requirement.marker is None or requirement.marker.evaluate({"extra": extra}):
             yield requirement
+
+
+def commit(folder: Path) -> str:
+    """The commit that is checked out in the repository around a folder; empty if there is none."""
+    asked = ["git", "-C", str(folder), "describe", "--always", "--abbrev=40", "--exclude=*", f"--dirty={DIRTY}"]
+    try:
+        told = subprocess.run(asked, capture_output=True, text=True, timeout=10, check=True)  # noqa: S603
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return told.stdout.strip()
 
 
 def problems() -> list[str]:

@@ -20,6 +20,7 @@ from fedexp.client.network import load
 from fedexp.config.compose import run_id, run_path
 from fedexp.core.state import digest
 from fedexp.errors import ConfigError
+from fedexp.evaluate.missing import MEASURES
 
 
 @pytest.fixture(scope="module")
@@ -63,8 +64,8 @@ def test_result_json(finished):
     _, result = finished
     summary = result.summary
     assert set(summary) == {
-        "status", "run", "title", "path", "rounds", "aggregation", "personalization", "bytes", "seconds", "digests",
-        "versions", "checksums", "workers", "final", "unlike_paper",
+        "status", "run", "title", "path", "rounds", "aggregation", "personalization", "missing", "bytes", "seconds",
+        "digests", "versions", "commit", "checksums", "workers", "final", "caveats",
     }  # fmt: skip
     assert summary["status"] == "finished"
     assert summary["title"] == "map · digits · incomplete · mlpnet · seed 0"
@@ -96,7 +97,7 @@ def test_metrics_jsonl(finished):
     lines = (result.path / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line) for line in lines] == result.records
     for record in result.records:
-        assert set(record) == {"round", "aggregation", "personalization", "terms", "bytes", "seconds"}
+        assert set(record) == {"round", "aggregation", "personalization", "missing", "terms", "bytes", "seconds"}
         assert len(record["aggregation"]["per_class"]) == 10
         assert {"accuracy", "before", "owned", "std", "worst_decile", "per_class", "clients"} <= set(
             record["personalization"]
@@ -115,12 +116,14 @@ def test_clients_csv(finished):
     assert len(rows) == 5 * 3  # every round, tested or not
     assert list(rows[0]) == [
         "round", "client", "status", "n", "classes", "tested", "before", "personal_before", "after", "unadapted",
-        "globally", "owned", "loss/local/ce", "loss/personal/ce", "loss/personal/hpm",
+        "globally", "owned", *(f"missing/{name}" for name in MEASURES), "loss/local/ce", "loss/personal/ce",
+        "loss/personal/hpm",
     ]  # fmt: skip
     for row in rows:
         assert 2 <= int(row["classes"]) <= 10
         assert 0 <= float(row["after"]) <= 1
         assert row["globally"] == ""
+        assert (row["missing/accuracy"] != "") == (row["round"] in ("2", "4", "5"))  # where a test is due
     fourth = [float(r["after"]) for r in rows if r["round"] == "4"]
     assert fourth == result.records[1]["personalization"]["clients"]
 
@@ -236,7 +239,7 @@ def test_without_held_out_samples_there_is_no_personalization(small):
 
 def test_the_package_says_what_it_has():
     assert fedexp.__version__
-    assert set(fedexp.__all__) == {"Result", "__version__", "run"}
+    assert set(fedexp.__all__) == {"Result", "__version__", "load", "run"}
     with pytest.raises(AttributeError, match="nothing"):
         fedexp.nothing  # noqa: B018
 

@@ -10,6 +10,7 @@ import pytest
 
 from fedexp.algos.scaffold import Scaffold
 from fedexp.build import make
+from fedexp.client.batched.loop import BatchedLoop
 from fedexp.client.faults import Faults
 from fedexp.config.compose import choices_of, composed
 from fedexp.core.component import Component
@@ -19,6 +20,7 @@ from fedexp.execute.base import Blueprint, SerialExecutor
 from fedexp.execute.processes import ProcessExecutor
 from fedexp.server.sampler import ClientDropouts
 from fedexp.testing import CLIENTS, card, executors_agree, play, trial, trial_after
+from fedexp.testing.agreement import demand_equal
 
 
 def blueprint() -> Blueprint:
@@ -117,3 +119,11 @@ def test_a_components_own_error_carries_its_traceback_from_a_worker(pool, policy
 def test_processes_give_the_numbers_of_one_process(pool, algo):
     config = composed([f"algo={algo}"])
     executors_agree({key: make(node) for key, node in config["algo"].items()}, pool)
+
+
+@pytest.mark.parametrize("algo", ["map", "fedgen"])  # stacked, and not
+def test_processes_stack_clients_as_one_process_does(pool, algo):
+    components = {key: make(node) for key, node in composed([f"algo={algo}"])["algo"].items()}
+    two = {"loop": partial(BatchedLoop, group=2), "group": 2, "fraction": 1.0}
+    here, there = (play(components, executor=e, **two) for e in (SerialExecutor, partial(using, pool)))
+    demand_equal(here, there, "another executor")

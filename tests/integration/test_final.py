@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import json
 
@@ -9,8 +10,10 @@ import pytest
 from rich.console import Console
 
 import fedexp
+from fedexp.build import build
 from fedexp.client.worker import Worker
 from fedexp.config.compose import composed, run_path
+from fedexp.engine import Engine
 from fedexp.errors import ClientError, ConfigError
 from fedexp.evaluate.map import MapProtocol
 
@@ -27,26 +30,26 @@ def said(overrides: list[str]) -> tuple[fedexp.Result, str]:
 def trained_rounds(monkeypatch):
     """Notes each client that is trained in a round."""
     noted: list[tuple[int, int]] = []
-    real = Worker._work
+    real = Worker._round
 
-    def work(self, job):
+    def work(self, job, spent):
         if not job.final:
             noted.append((job.round, job.client))
-        return real(self, job)
+        return real(self, job, spent)
 
-    monkeypatch.setattr(Worker, "_work", work)
+    monkeypatch.setattr(Worker, "_round", work)
     return noted
 
 
 def test_a_client_that_fails_after_the_last_round_is_named_and_left_out(small, monkeypatch):
-    real = Worker._work
+    real = Worker._round
 
-    def work(self, job):
+    def work(self, job, spent):
         if job.final and job.client == 2:
             raise ClientError("after the last round, client 2, phase 'local': loss term 'ce' is not finite.")
-        return real(self, job)
+        return real(self, job, spent)
 
-    monkeypatch.setattr(Worker, "_work", work)
+    monkeypatch.setattr(Worker, "_round", work)
     result, text = said(small(ALL))  # faults=raise is the default
     assert result.status == "finished"
     detail = result.personalization["all_clients_detail"]
@@ -132,13 +135,54 @@ def test_a_number_of_clients_drawn_by_the_seed(small):
 
 
 def test_a_finished_run_says_what_it_was_finished_with(small, trained_rounds):
-    fedexp.run(small())  # evaluate.all_clients=false
+    fedexp.run(small("algo=scaffold"))  # evaluate.all_clients=false
     trained_rounds.clear()
-    result, text = said(small(ALL))
+    result, text = said(small(ALL, "algo=scaffold"))
     assert result.status == "skipped"
     assert "it was finished with evaluate.all_clients=0, not 6" in text
     assert "keep=all" in text
     assert trained_rounds == []
+
+
+def test_a_finished_run_whose_clients_keep_nothing_is_measured_further(small, trained_rounds):
+    fedexp.run(small("algo=fedavg"))  # evaluate.all_clients=false
+    trained_rounds.clear()
+    result = fedexp.run(small(ALL, "algo=fedavg"))
+    assert result.personalization["all_clients"] > 0
+    assert trained_rounds == []
+
+
+def test_a_finished_run_says_on_how_many_samples_its_rounds_were_measured(small, trained_rounds):
+    first = fedexp.run(small("evaluate.missing=50"))
+    trained_rounds.clear()
+    result, text = said(small("evaluate.missing=true"))
+    assert (result.status, result.summary) == ("skipped", first.summary)
+    assert "its rounds were measured with evaluate.missing=50, not true" in text
+    assert "note" not in said(small("evaluate.missing=50"))[1]
+    assert trained_rounds == []
+
+
+def test_a_run_that_was_begun_before_there_were_measures_of_missing_classes_goes_on(small, monkeypatch):
+    """Its clients.csv has no columns for them."""
+    overrides, update = small("rounds=4"), Engine.update
+
+    def stops(engine, sent, work):
+        if sent.round == 2:
+            raise KeyboardInterrupt
+        return update(engine, sent, work)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Engine, "update", stops)
+        patch.setattr("fedexp.runs.rows.MEASURES", ())
+        with pytest.raises(KeyboardInterrupt):
+            fedexp.run([*overrides, "evaluate.missing=false"])
+    result = fedexp.run(overrides)
+    rows = list(csv.DictReader((result.path / "clients.csv").open()))
+    assert not any(column and column.startswith("missing/") for row in rows for column in row)
+    assert {row["round"] for row in rows} == {"1", "2", "3", "4"}
+    assert all(0 < float(row["loss/local/ce"]) < 99 for row in rows)
+    assert ["missing" in record for record in result.records] == [False, False, True, True]
+    assert fedexp.run(overrides).status == "skipped"
 
 
 def test_what_is_kept_serves_another_last_pass(small, trained_rounds):
@@ -217,6 +261,26 @@ def test_much_work_after_the_last_round_is_said_beforehand(small):
     assert "once more" not in text
 
 
+def test_tests_for_missing_classes_that_take_longer_than_training_are_said_beforehand(small):
+    two_epochs = small("plan=true", "cohort.clients=20", "local.epochs=2")
+
+    def noted(*more: str) -> str:
+        return " ".join(said([*two_epochs, *more])[1].split())
+
+    config = composed(two_epochs)
+    cohort = int(config["cohort"]["fraction"] * 20)
+    trained = 2 * float(build(config).data.counts.sum()) / 20 * cohort
+    tested = 300 * cohort
+    assert 2 * trained < tested < 3 * trained
+    assert (
+        f"tested on {tested:,} samples of the global test set in a round, but train on about {trained:,.0f}." in noted()
+    )
+    assert "evaluate.missing:" not in noted("evaluate.missing_clients=1")
+    for less in ("evaluate.missing=200", "every.evaluate=2", "evaluate.missing=false", "local.epochs=3"):
+        assert "evaluate.missing:" not in noted(less)
+    assert f"tested on {359 * cohort:,} samples" in noted("evaluate.missing=true")
+
+
 def test_the_last_pass_is_seen(small):
     _, text = said(small(ALL))
     assert "after the last round: all clients once more" in text
@@ -237,4 +301,4 @@ def test_the_cohorts_can_be_held_while_the_seed_changes(small):
 
 def test_the_papers_scenes_clip_as_the_authors_code_does():
     assert composed([])["local"]["clip"] == 100
-    assert composed(["experiment=map_fmnist_mlp"])["local"]["clip"] == 100
+    assert composed(["experiment=map/fmnist_mlpnet"])["local"]["clip"] == 100

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import shutil
 import socket
 import subprocess
 import sys
 import tempfile
 import tomllib
 from contextlib import ExitStack, closing
-from itertools import takewhile
+from itertools import product, takewhile
 from pathlib import Path
 from uuid import uuid4
 
@@ -21,6 +22,7 @@ import fedexp
 from fedexp.config.compose import composed_hydra
 from fedexp.config.packages import GROUP
 from tests.conftest import SMALL
+from tests.unit.report.made import write_run
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
@@ -46,6 +48,7 @@ def commands() -> list[str]:
     table = re.findall(r"`(python -m fedexp[^`]*)`", README)
     lines = [line for block in blocks for line in block.splitlines()]
     known = dict.fromkeys(line.rpartition(" && ")[2] for line in [*lines, *table])
+    known = {c: None for c in known if "tracker=[tensorboard" not in c}  # see the dashboards, below
     return [c for c in known if re.match(r"python -m fedexp( |$)", c) and c not in ON_A_CLUSTER]
 
 
@@ -156,6 +159,30 @@ def test_doctor_of_the_readme(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+REPORTS = re.findall(r"^python -m (fedexp\.(?:runs (?:table|plot)|report) .*)", README, re.MULTILINE)
+
+
+@pytest.mark.parametrize("command", REPORTS)
+def test_tables_and_figures_of_the_readme(command, tmp_path):
+    pytest.importorskip("altair", reason='needs pip install "fedexp[report]"')
+    for algo, seed in product(("fedavg", "map"), (0, 1)):
+        write_run(tmp_path / "multirun" / "main", algo, seed)
+    if "results" in command:
+        if not (ROOT / "multirun" / "results").is_dir():
+            pytest.skip("multirun/results is not part of a source distribution")
+        shutil.copytree(ROOT / "multirun" / "results", tmp_path / "multirun" / "results")
+    done = run([sys.executable, "-m", *shlex.split(command)], tmp_path)
+    assert done.returncode == 0, done.stderr
+    for name in re.findall(r"to=(\S+)", command):
+        assert (tmp_path / name).stat().st_size > 300
+    assert "map" in done.stdout or "to=" in command or "multirun/main/report.html" in done.stdout
+
+
+def test_readme_has_tables_and_figures():
+    assert {command.split()[1] for command in REPORTS} == {"table", "plot", "multirun/main", "multirun/results"}
+    assert len(REPORTS) >= 9
+
+
 def test_runs_commands_of_the_readme(tmp_path):
     assert "python -m fedexp.runs status multirun" in README
     assert "python -m fedexp.runs diff multirun/main/<id> multirun/main/<id>" in README
@@ -168,6 +195,26 @@ def test_runs_commands_of_the_readme(tmp_path):
     (path,) = (tmp_path / "multirun" / "main").iterdir()
     done = run([sys.executable, "-m", "fedexp.runs", "diff", str(path), str(path)], tmp_path)
     assert (done.returncode, done.stdout) == (0, "All numbers are equal.\n")
+
+
+@pytest.mark.parametrize("command", re.findall(r"^python -m fedexp\.reproduce .*", README, re.MULTILINE))
+def test_reproduce_command_of_the_readme(command, tmp_path):
+    done = run([sys.executable, *shlex.split(command)[1:]], tmp_path)
+    if "rounds=" in command:  # no network here: it must say which data are missing and what to do
+        assert "2 runs to do, about " in done.stdout
+        assert "data.root" in done.stdout or done.returncode == 0, done.stdout
+    else:
+        assert done.returncode == int("status" in command), done.stderr
+    assert "map/table1" in done.stdout
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("command", re.findall(r"`python -m fedexp\.reproduce (claims|page|export [^`]*)`", README))
+def test_reproduce_command_in_a_line_of_the_readme(command, tmp_path):
+    (tmp_path / "multirun" / "results").mkdir(parents=True)
+    done = run([sys.executable, "-m", "fedexp.reproduce", *command.split()], tmp_path)
+    assert done.returncode == int(command.startswith("export")), done.stderr  # there is nothing to export
+    assert done.stdout
 
 
 def test_launcher_of_the_readme_is_there():
@@ -195,3 +242,18 @@ def test_python_example_of_the_readme(tmp_path):
 def test_a_package_of_the_readme_declares_what_is_looked_for():
     (declared,) = re.findall(r"```toml\n(.*?)```", README, re.DOTALL)
     assert tomllib.loads(declared)["project"]["entry-points"] == {GROUP: {"my_package": "my_package.conf"}}
+
+
+def test_dashboards_of_the_readme(tmp_path):
+    """Offline, since there is no key here."""
+    for package in ("wandb_workspaces", "tensorboard"):
+        pytest.importorskip(package, reason='needs pip install "fedexp[dashboard,tensorboard]"')
+    first, *others = re.findall(r"^python -m fedexp(?: 'tracker|\.track |\.dashboard ).*", README, re.MULTILINE)
+    assert [command.split()[2] for command in others] == ["fedexp.track", "fedexp.dashboard"]
+    alone = {"HOME": str(tmp_path), "NETRC": str(tmp_path / "netrc"), "WANDB_API_KEY": ""}
+    for command in (f"{first} evaluate.all_clients=false", *others):
+        done = run([sys.executable, *shlex.split(command)[1:]], tmp_path, **alone)
+        assert done.returncode == 0, done.stderr
+    assert (tmp_path / "dashboard.json").exists()
+    (path,) = (tmp_path / "multirun" / "main").iterdir()
+    assert len(list(path.glob("wandb/offline-run-*"))) == len(list(path.glob("tensorboard/*"))) == 1

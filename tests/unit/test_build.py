@@ -49,14 +49,14 @@ def test_every_problem_is_reported_at_once(configured):
 
 def test_a_run_unlike_the_methods_paper_says_so(configured):
     usual, other = (build(configured("algo=fedgela", *more)).plan.content for more in ((), ("evaluate=fedgela",)))
-    (said,) = usual["unlike_paper"]
+    (said,) = usual["caveats"]
     assert said == (
         "algo: FedGELA's paper has weighting=samples, evaluate=fedgela; this run has weighting=uniform, evaluate=map."
     )
     assert said in usual["notes"]
-    assert other["unlike_paper"] == ["algo: FedGELA's paper has weighting=samples; this run has weighting=uniform."]
+    assert other["caveats"] == ["algo: FedGELA's paper has weighting=samples; this run has weighting=uniform."]
     alike = build(configured("algo=fedgela", "evaluate=fedgela", "weighting=samples")).plan.content
-    assert alike["unlike_paper"] == [] == build(configured("algo=fedavg")).plan.content["unlike_paper"]
+    assert alike["caveats"] == [] == build(configured("algo=fedavg")).plan.content["caveats"]
 
 
 def test_the_protocols_that_papers_name_are_there():
@@ -123,7 +123,11 @@ def test_one_client_has_what_all_have(configured):
         np.testing.assert_array_equal(getattr(split, kind), np.sort(everyone))
     facts = together.algorithm.facts
     assert (facts.n_clients, facts.fraction, facts.counts.shape[0]) == (1, 1.0, 1)
-    assert "centralized: one client has the samples of all 6." in together.plan.content["notes"]
+    steps = 3 * -(-int(together.data.counts.sum()) // 32)
+    said = f"centralized: one client has the samples of all 6; its numbers are those of {steps} steps, 3 epochs over "
+    said += "them."
+    assert together.plan.content["caveats"] == [said]
+    assert said in together.plan.content["notes"]
     assert together.plan.content["cohort"] == {"clients": 1, "per_round": 1}
     assert run_id(together.config) != run_id(apart.config)
 
@@ -152,3 +156,46 @@ def test_a_sample_of_two_owners_is_there_once():
     own = union([ClientSplit(np.array(t), np.array([], dtype=np.int64), "train") for t in ([0, 1], [1, 5])])
     assert own.train.tolist() == [0, 1, 5]
     assert len(own.test) == 0
+
+
+# ---------------------------------------------------------------- many clients at once
+RESNET = ["model=resnet20", "model.hidden=null", "data.size=32"]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (["loop=batched", "algo=map"], []),
+        (["loop=batched", "algo=pfedme"], ["'local' is trained one client after another, because component 'moreau'"]),
+        (["loop=batched", "algo=perfedavg"], ["'local' is trained one client after another, because a step takes sev"]),
+        (["loop=batched", "algo=fedmr"], ["'local' only clients whose batches have the same size", "component 'mr'"]),
+        (["loop=batched", "optim=adam", "algo=fedavg"], []),
+        (["loop=batched", "optim=adam", "algo=map"], ["'local'", "'personal' is trained one", "the state of Adam("]),
+        (["loop=batched", "algo=fedavg", *RESNET], ["(batch norm)", "slower than loop=fabric on a CPU for convol"]),
+        (["loop=batched", "algo=fedavg", "model.hidden=[512,512]"], ["slower than loop=fabric", "301,056 parameters"]),
+        (["loop=fabric", "algo=fedavg"], ["loop=batched takes the steps of many clients at once"]),
+        (["loop=fabric", "algo=fedgen"], []),
+        (["loop=fabric", "algo=fedavg", "cohort.fraction=0.1"], []),
+        (["loop=fabric", "algo=fedavg", "model.hidden=[512,512]"], []),
+    ],
+    ids=str,
+)
+def test_the_plan_says_what_is_done_for_many_clients_at_once(overrides, said):
+    plan = tiny("cohort.clients=20", "cohort.fraction=1", *overrides).plan
+    notes = [note for note in plan.content["notes"] if note.startswith("loop")]
+    assert bool(notes) == bool(said)
+    assert all(any(words in note for note in notes) for words in said), notes
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (["limit=3"], "limit is the time of one client"),
+        (["probe=[classifier]"], "probe.classifier looks at single steps"),
+        (["loop.group=0"], "loop.group"),
+    ],
+)
+def test_what_needs_single_clients_is_refused_where_many_are_trained_at_once(configured, overrides, words):
+    with pytest.raises(ConfigError, match=words):
+        build(configured("loop=batched", *overrides))
+    build(configured("loop=batched", "probe=[spectrum]"))

@@ -19,7 +19,7 @@ from fedexp.config.compose import choices_of, composed, conf_dir, run_id, run_pa
 from fedexp.errors import ConfigError
 
 FILES = sorted(conf_dir().glob("*/*.yaml"))
-GROUPS = ("data", "partition", "model", "optim", "schedule", "loop", "executor", "tracker")
+GROUPS = ("data", "partition", "model", "optim", "schedule", "loop", "executor")
 GIVEN = {"shape", "n_classes", "params", "blueprint", "say", "number"}  # what the builder supplies
 
 
@@ -95,7 +95,7 @@ def test_an_algorithm_inherits_the_files_it_names():
 
 
 def test_experiments_override_run_settings_and_the_command_line_overrides_them():
-    config = composed(["experiment=map_fmnist_mlp", "rounds=7"])
+    config = composed(["experiment=map/fmnist_mlpnet", "rounds=7"])
     assert config["cohort"] == {"clients": 100, "fraction": 0.2, "seed": None}
     assert config["rounds"] == 7
     assert config["choices"]["data"] == "fmnist"
@@ -118,7 +118,7 @@ def test_a_configuration_is_plain_values():
 EXPLAINED = {
     "algo=fedrz": ("algo=fedrz: there is no such choice.", "'fedrs'"),
     "partition=dirichelt": ("partition=dirichelt: there is no such choice.", "'dirichlet'"),
-    "experiment=nope": ("experiment=nope: there is no such choice.", "map_fmnist_mlp"),
+    "experiment=nope": ("experiment=nope: there is no such choice.", "fedgela"),
     "roundz=3": ("roundz is not a setting.", "'rounds'"),
     "cohort.cleints=3": ("cohort.cleints is not a setting.", "'cohort.clients'"),
     "algo.rs.alhpa=1": ("algo.rs.alhpa is not a setting.", "'algo.rs.alpha'"),
@@ -176,8 +176,9 @@ def changed(config: dict[str, Any], path: tuple[str, ...]) -> dict[str, Any]:
 
 
 IRRELEVANT = {
-    "out", "name", "plan", "force", "keep", "store", "tracker._target_", "data.root", "data.cache", "data.download",
-    "every.checkpoint", "evaluate.window", "evaluate.all_clients", "evaluate.finetune_epochs",
+    "out", "name", "plan", "force", "keep", "store", "tracker", "data.root", "data.cache", "data.download",
+    "every.checkpoint", "probe", "evaluate.window", "evaluate.all_clients", "evaluate.finetune_epochs",
+    "evaluate.missing", "evaluate.missing_clients", "loop.callbacks", "loop.loggers",
 }  # fmt: skip
 
 
@@ -194,10 +195,19 @@ def test_the_id_changes_with_each_relevant_key_and_with_no_other():
     assert len(seen) > 40
 
 
+def test_runs_from_before_a_setting_of_what_is_measured_keep_their_ids():
+    config = composed([])
+    older = {**config, "evaluate": {k: v for k, v in config["evaluate"].items() if not k.startswith("missing")}}
+    assert len(older["evaluate"]) == len(config["evaluate"]) - 2
+    assert run_id(older) == run_id(config)
+
+
 def test_the_id_does_not_depend_on_the_order_of_keys_or_on_what_else_is_composed():
     config = composed(["seed=3"])
     assert run_id(dict(reversed(config.items()))) == run_id(config)
-    assert run_id(composed(["seed=3", "tracker=wandb", "tracker.tags=[x]", "out=/tmp/y"])) == run_id(config)
+    assert run_id(
+        composed(["seed=3", "tracker=[wandb,tensorboard]", "tracker.wandb.tags=[x]", "out=/tmp/y"])
+    ) == run_id(config)
     before = copy.deepcopy(config)
     run_id(config)
     assert config == before
@@ -206,6 +216,14 @@ def test_the_id_does_not_depend_on_the_order_of_keys_or_on_what_else_is_composed
 def test_the_id_does_not_depend_on_the_loop():
     assert run_id(composed(["loop=fabric"])) == run_id(composed(["loop=trainer"]))
     assert run_id(composed(["loop.accelerator=cpu"])) != run_id(composed([]))
+
+
+def test_the_id_depends_on_a_loop_that_stacks_clients():
+    ids = [run_id(composed(o)) for o in (["loop=fabric"], ["loop=batched"], ["loop=batched", "loop.group=2"])]
+    assert len(set(ids)) == 3
+    moved = composed(["loop=batched"])
+    moved["loop"]["_target_"] = "fedexp.elsewhere.BatchedLoop"
+    assert run_id(moved) == ids[1]
 
 
 @pytest.mark.parametrize("group", ["data", "partition", "model", "optim", "algo"])
@@ -263,7 +281,7 @@ def test_conf_dir_beside_the_package_or_inside_it(tmp_path, monkeypatch):
 
 
 def test_choices_of():
-    assert choices_of("loop") == ["fabric", "trainer"]
+    assert choices_of("loop") == ["batched", "fabric", "trainer"]
     assert choices_of("nothing") == []
 
 

@@ -142,7 +142,7 @@ WRONG = [
     ("optim.lr", "fast", "optim.lr must be a number, not 'fast'"),
     ("loop.accelerator", 3, "loop.accelerator must be one of auto, cpu, gpu, cuda, mps, not 3"),
     ("executor.threads", "two", "executor.threads must be a whole number, not 'two'"),
-    ("tracker.project", "x", "tracker.project is not a setting of fedexp.track.base.NoTracker. Known: none."),
+    ("tracker.project", "x", "tracker.project must be a component with a _target_, not 'x'"),
     (
         "algo.rs.aplha", 1,
         "algo.rs.aplha is not a setting of fedexp.algos.fedrs.RestrictedSoftmax. Did you mean 'alpha'?",
@@ -197,8 +197,8 @@ def test_a_wrong_type_on_the_command_line_is_a_config_error():
 
 
 def test_wandb_is_checked_too():
-    with pytest.raises(ConfigError, match=r"tracker\.mode must be one of auto, online, offline, not 'cloud'"):
-        composed(["tracker=wandb", "tracker.mode=cloud"])
+    with pytest.raises(ConfigError, match=r"tracker\.wandb\.mode must be one of auto, online, offline, not 'cloud'"):
+        composed(["tracker=wandb", "tracker.wandb.mode=cloud"])
 
 
 def test_all_problems_at_once(default):

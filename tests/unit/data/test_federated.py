@@ -156,14 +156,14 @@ def test_the_steps_of_a_phase(tmp_path, epochs, phase, begin, end):
     worker = trial({}, tmp_path, epochs=epochs).executor._worker
     client = 1  # twelve samples, three batches of four
     assert worker.data.steps_per_epoch(client, 4) == 3
-    batches = worker._batches(phase, (0, client, "local"), worker.data.info(client))
+    batches = worker.fitter.batches(phase, (0, client, "local"), worker.data.info(client))
     assert (batches.begin, batches.end) == (begin, end)
 
 
 def test_fractions_of_an_epoch_are_not_lost_to_rounding(tmp_path):
     worker = trial({}, tmp_path, epochs=1.15).executor._worker
     worker.data.steps_per_epoch = lambda client, size: 100
-    batches = worker._batches(Phase("local"), (0, 1, "local"), worker.data.info(1))
+    batches = worker.fitter.batches(Phase("local"), (0, 1, "local"), worker.data.info(1))
     assert len(batches) == 115  # 114.99999999999999 in floats
 
 

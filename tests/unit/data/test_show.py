@@ -108,6 +108,14 @@ def test_a_wrong_request_is_answered_with_what_to_do(shown, tmp_path, monkeypatc
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_picture_without_the_extra_is_refused_before_the_work(shown, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "altair", None)  # import fails
+    code, out, err = shown("partition=iid", f"png={tmp_path / 'map.png'}")
+    assert (code, out) == (2, "")
+    assert 'the package altair, which is not installed: pip install "fedexp[report]"' in err
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_help_tells_the_arguments(shown):
     code, out, _ = shown("--help")
     assert code == 0

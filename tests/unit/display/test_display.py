@@ -340,13 +340,21 @@ def test_the_summary(width: int) -> None:
     assert rows["files"] == "multirun/default/3f2a91c0"
 
 
-def test_the_summary_has_what_the_papers_protocol_adds_and_what_is_unlike_the_paper() -> None:
+def test_the_summary_has_what_the_papers_protocol_adds_and_what_belongs_beside_the_numbers() -> None:
     console, said = page(120), "algo: FedGELA's paper has weighting=samples; this run has weighting=uniform."
     goals = {kind: {**RESULT[kind], name: 0.5} for kind, name in (("aggregation", "GA"), ("personalization", "PA"))}
-    summary({**RESULT, **goals, "unlike_paper": [said]}, console)
+    summary({**RESULT, **goals, "caveats": [said]}, console)
     lines = [" ".join(line.split()) for line in text(console)]
     assert "paper's GA 50.0 % · PA 50.0 %" in lines
     assert f"note {said}" in lines
+
+
+def test_the_summary_has_missing_classes_where_they_were_measured() -> None:
+    console = page(120)
+    summary({**RESULT, "missing": {"accuracy": 0.5, "owned": 0.9, "absent": 0.125, "forgotten": 0.3}}, console)
+    assert "classes owned 90.0 % · absent 12.5 % · forgotten 30.0 %" in [
+        " ".join(line.split()) for line in text(console)
+    ]
 
 
 @pytest.mark.parametrize(

@@ -561,10 +561,10 @@ def is_last(point: str, args, engine) -> bool:
     """Whether others of the same kind have gone well: clients of the round, files of the checkpoint."""
     if point == "write":
         return args[1].startswith("server")
-    return point != "_work" or args[0].client == largest_first(engine.sampler(1), engine.algorithm.facts.counts)[-1]
+    return point != "_round" or args[0].client == largest_first(engine.sampler(1), engine.algorithm.facts.counts)[-1]
 
 
-IN_ROUND = ("_work", "put", "append_rows", "test_server", "append_record", "record")
+IN_ROUND = ("_round", "put", "append_rows", "test_server", "append_record", "record")
 SAVING = ("save", "write")
 
 
@@ -586,7 +586,7 @@ def test_a_run_that_stops_anywhere_in_a_round_goes_on_to_the_same_end(tmp_path, 
     engine.display = Watching()
     engine.every = Every(1, 1 if point in SAVING else 5)  # 5: round 1 is written when round 2 has failed
     owner = {
-        "_work": engine.executor._worker, "put": ClientStore, "append_rows": engine.rundir,
+        "_round": engine.executor._worker, "put": ClientStore, "append_rows": engine.rundir,
         "test_server": engine.executor._worker, "append_record": engine.rundir, "record": engine.display,
         "save": engine.checkpoint, "write": TensorFiles,
     }[point]  # fmt: skip

@@ -17,6 +17,15 @@ from fedexp.runs.diff import compare
 from tests.conftest import SMALL
 
 
+def faulty(real, fault):
+    """A client's round with a fault in its result."""
+
+    def round_(self, job, spent):
+        return fault(job, (yield from real(self, job, spent)))
+
+    return round_
+
+
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     """Runs a small experiment in a folder of its own; a fault may be planted in the results of its clients."""
@@ -24,8 +33,7 @@ def run(tmp_path_factory):
     def go(*more: str, fault=None):
         with pytest.MonkeyPatch.context() as patch:
             if fault is not None:
-                work = Worker._work
-                patch.setattr(Worker, "_work", lambda self, job: fault(job, work(self, job)))
+                patch.setattr(Worker, "_round", faulty(Worker._round, fault))
             out = tmp_path_factory.mktemp("runs")
             return fedexp.run([*SMALL, "executor=serial", f"out={out}", *more]).path
 
@@ -89,6 +97,19 @@ def test_settings_that_change_no_number(plain, run, capsys):
     out = capsys.readouterr().out
     assert "loop.accelerator" in out
     assert out.endswith("All numbers are equal, though the settings differ.\n")
+
+
+def test_measures_of_missing_classes_count_if_both_runs_were_asked_for_the_same(plain, run):
+    assert compare(plain, run("evaluate.missing=false")).equal
+    assert compare(plain, run("evaluate.missing=20")).equal
+
+    def planted(job, result):
+        return replace(result, missing={**result.missing, "absent": 0.123}) if job.round == 1 else result
+
+    found = compare(plain, run(fault=planted))
+    assert found.round == 2
+    assert all("missing/absent" in line for line in found.clients)
+    assert any("missing.absent" in line for line in found.metrics)
 
 
 def test_a_run_that_is_longer(plain, run):

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from fedexp.errors import DamagedError, DiskError, FedexpError
-from fedexp.runs.directory import CHECKED, RunDir
+from fedexp.runs.checksums import CHECKED
+from fedexp.runs.directory import RunDir
 from fedexp.system.files import write_atomically, write_json
 
 COLUMNS = ("round", "client", "note")
@@ -361,6 +362,16 @@ def test_a_second_process_is_refused_and_told_who_holds_the_directory(tmp_path):
 def test_the_lock_holds_inside_a_process_too(tmp_path):
     with RunDir(tmp_path), pytest.raises(FedexpError, match=f"process {os.getpid()}"), RunDir(tmp_path):
         pytest.fail("entered twice")
+
+
+def test_a_file_that_was_begun_with_other_columns_keeps_them(rundir):
+    fill(rundir, 1)
+    marks, head = rundir.marks, (rundir.path / "clients.csv").read_text()
+    again = RunDir(rundir.path)
+    again.cut(marks)
+    again.append_rows("clients.csv", ["client", "new", *COLUMNS[:1]], [{"round": 2, "client": 5, "new": 0.5}])
+    assert (rundir.path / "clients.csv").read_text() == head + "2,5,\n"
+    assert [row["round"] for row in again.rows("clients.csv")] == ["1", "1", "2"]
 
 
 def test_a_row_with_a_column_that_the_file_does_not_have_is_refused(tmp_path):

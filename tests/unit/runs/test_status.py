@@ -19,7 +19,8 @@ from fedexp import sweep
 from fedexp.config.compose import composed, overrides_of, run_id, run_path
 from fedexp.errors import ClientError, DiskError, FedexpError
 from fedexp.runs.__main__ import main
-from fedexp.runs.directory import CHECKED, RunDir
+from fedexp.runs.checksums import CHECKED
+from fedexp.runs.directory import RunDir
 from fedexp.runs.plain import UNWANTED
 from fedexp.runs.pointer import Pointer, TensorFile
 from fedexp.runs.status import show_status, survey

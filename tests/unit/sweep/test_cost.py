@@ -13,6 +13,7 @@ from omegaconf import OmegaConf
 from rich.console import Console
 
 import fedexp
+from fedexp.client.fit import Fitter
 from fedexp.client.worker import Worker
 from fedexp.config.compose import run_path
 from fedexp.errors import ConfigError
@@ -37,16 +38,16 @@ def nothing_known(monkeypatch):
 )
 def test_the_counts_are_those_of_the_run(configured, monkeypatch, more) -> None:
     taken: list[int] = []
-    fit = Worker._fit
+    fit = Fitter.fit
 
-    def counting(self, job, phase, seat, done):
-        module = fit(self, job, phase, seat, done)
-        taken.append(module.turn.taken)
-        return module
+    def counting(self, ask):
+        fitted = fit(self, ask)
+        taken.append(fitted.steps)
+        return fitted
 
     config = configured(*more)
     planned = cost(config)
-    monkeypatch.setattr(Worker, "_fit", counting)
+    monkeypatch.setattr(Fitter, "fit", counting)
     result = fedexp.run(config)
     assert planned.whole == Amount(sum(taken), result.summary["bytes"]["up"], result.summary["bytes"]["down"])
     assert planned.left == planned.whole
@@ -63,8 +64,10 @@ def test_nothing_is_written_where_runs_are(configured, tmp_path: Path) -> None:
 
 def test_a_job_is_timed_once_for_its_kind(configured, monkeypatch) -> None:
     clients: list[int] = []
-    work = Worker.work
-    monkeypatch.setattr(Worker, "work", lambda self, job: (clients.append(job.client), work(self, job))[1])
+    real = Worker._round
+    monkeypatch.setattr(
+        Worker, "_round", lambda self, job, spent: (clients.append(job.client), real(self, job, spent))[1]
+    )
     first = cost(configured())
     visits = len(clients)
     assert first.basis == "timed"

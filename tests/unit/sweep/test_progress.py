@@ -142,7 +142,12 @@ def test_one_run_serves_every_window(configured) -> None:
 
 @pytest.mark.parametrize(
     ("key", "values"),
-    [("all_clients", ("false", "2")), ("all_clients", ("1", "true")), ("finetune_epochs", ("1", "2"))],
+    [
+        ("all_clients", ("false", "2")),
+        ("all_clients", ("1", "true")),
+        ("finetune_epochs", ("1", "2")),
+        ("missing", ("100", "false")),
+    ],
 )
 def test_jobs_that_ask_different_things_of_one_run_are_refused(configured, key: str, values: tuple[str, str]) -> None:
     def manifest(*names: str) -> Manifest:

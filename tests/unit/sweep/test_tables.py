@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from fedexp.evaluate.missing import MEASURES
 from fedexp.sweep import SeedSpread, SweepJob, collect, record_job, show, table, write_csv
 from fedexp.sweep.jobs import folded, listed
 
@@ -257,6 +258,34 @@ def test_the_highest_mean_is_bold() -> None:
     assert isinstance(console.file, io.StringIO)
     assert "\x1b[1m40.0\x1b[0m" in console.file.getvalue()
     assert "\x1b[1m20.0" not in console.file.getvalue()
+
+
+def with_missing(n: int) -> dict[str, Any]:
+    return {**result(0.5), "missing": {**dict.fromkeys(MEASURES, n / 10), "window": 4}}
+
+
+def test_missing_classes_have_a_table_where_they_were_measured() -> None:
+    lines = screen([job(n, f"algo={'ab'[n]}", with_missing(n + 1)) for n in (0, 1)], width=120)
+    assert lines[lines.index("missing classes, %") + 1].split() == ["algo", "seeds", "absent", "forgotten"]
+    assert ["b", "1", "20.0", "20.0"] in [line.split() for line in lines]
+    assert any(line.startswith("forgotten: ") for line in lines)
+    older = screen(SWEEP)
+    assert not any("missing classes" in line or line.startswith("absent: ") for line in older)
+
+
+def test_what_is_forgotten_has_no_best() -> None:
+    console = Console(file=io.StringIO(), width=80, force_terminal=True, color_system="truecolor")
+    show([job(0, "algo=a", with_missing(1)), job(1, "algo=b", with_missing(4))], console)
+    assert isinstance(console.file, io.StringIO)
+    assert console.file.getvalue().count("\x1b[1m40.0\x1b[0m") == 1  # absent
+
+
+def test_csv_has_every_measure_of_missing_classes(tmp_path: Path) -> None:
+    every, groups = write_csv([job(0, "algo=a", with_missing(3)), *SWEEP], tmp_path / "sweep.csv")
+    rows, of_groups = list(csv.DictReader(every.open())), list(csv.DictReader(groups.open()))
+    assert {rows[0][f"missing.{name}"] for name in MEASURES} == {"0.3"}
+    assert {rows[1][f"missing.{name}"] for name in MEASURES} == {""}
+    assert (rows[0]["missing.window"], of_groups[0]["missing.window"], of_groups[1]["missing.window"]) == ("4", "4", "")
 
 
 def test_no_jobs() -> None:
