@@ -14,7 +14,8 @@ from rich.console import Console
 
 from fedexp import __version__
 from fedexp.config.arguments import sources
-from fedexp.config.compose import Config, checked, composed, federation, literal, run_id, run_path, title
+from fedexp.config.compose import Config, checked, composed, federation, literal, title
+from fedexp.config.identity import run_id, run_path
 from fedexp.core.record import Record
 from fedexp.display import Display, choose, summary
 from fedexp.errors import CheckpointError, ConfigError

@@ -25,7 +25,8 @@ from fedexp.client.optim import OptimizerFactory, configured, kept_per_parameter
 from fedexp.client.precision import FULL
 from fedexp.client.precision import problems as precision_problems
 from fedexp.config import targets
-from fedexp.config.compose import Config, checked, federation, run_id
+from fedexp.config.compose import Config, checked, federation
+from fedexp.config.identity import run_id
 from fedexp.config.settings import Every
 from fedexp.core.algorithm import Algorithm
 from fedexp.core.component import Component

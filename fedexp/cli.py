@@ -26,10 +26,12 @@ from rich.console import Console
 from fedexp import sweep
 from fedexp.config import targets
 from fedexp.config.arguments import VERSION, parse_arguments
-from fedexp.config.compose import Config, composed, composed_hydra, composing, conf_dir, plain, run_path
+from fedexp.config.compose import Config, composed, composed_hydra, composing, plain
 from fedexp.config.help import help_text
-from fedexp.config.hydra_loader import BASE, Sources, loader, search_packages, use_loader
+from fedexp.config.hydra_loader import BASE, loader, use_loader
 from fedexp.config.hydra_settings import PLAN_DIR
+from fedexp.config.identity import run_path
+from fedexp.config.sources import Sources, search_packages
 from fedexp.display.prefixed import prefixed
 from fedexp.errors import ConfigError, FedexpError
 from fedexp.runs.sweep_manifest import Manifest
@@ -114,7 +116,7 @@ def _perform(checked: Checked | None) -> int:
 
 def _launch(checked: Checked | None) -> int:
     """Starts Hydra; returns the exit code."""
-    sources = checked.sources if checked else Sources(conf_dir())
+    sources = checked.sources if checked else Sources()
     search_packages()
     start = hydra.main(version_base=BASE, config_path=str(sources.conf), config_name=sources.name)(job)
     try:

@@ -11,7 +11,8 @@ import pytest
 import torch
 import yaml
 
-from fedexp.config.compose import Config, composed, conf_dir
+from fedexp.config.compose import Config, composed
+from fedexp.config.sources import conf_dir
 from fedexp.runs.directory import RunDir
 from fedexp.system.signals import SIGNALS
 

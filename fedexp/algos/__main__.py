@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from fedexp.config.compose import choices_of, composed, conf_dir
+from fedexp.config.compose import composed
+from fedexp.config.hydra_loader import choices_of
+from fedexp.config.sources import conf_dir
 from fedexp.config.suggest import nearest
 from fedexp.errors import ConfigError
 from fedexp.terminal.command import Parser, perform

@@ -15,7 +15,7 @@ from fedexp.bench import usage
 from fedexp.bench.arguments import add_loop_options, loop_overrides, positive
 from fedexp.bench.speed import VARIANTS, usual
 from fedexp.bench.workload import WORKLOADS
-from fedexp.config.compose import choices_of
+from fedexp.config.hydra_loader import choices_of
 from fedexp.config.suggest import nearest
 from fedexp.errors import ConfigError, FedexpError
 from fedexp.terminal.command import complain

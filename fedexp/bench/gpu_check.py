@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from fedexp.bench.workload import WORKLOADS
-from fedexp.config.compose import choices_of
+from fedexp.config.hydra_loader import choices_of
 from fedexp.config.suggest import nearest
 from fedexp.errors import ConfigError
 

@@ -23,7 +23,8 @@ from fedexp.client.loops import Accelerator, FabricLoop, PrecisionName, TrainerL
 from fedexp.client.module import ClientModule
 from fedexp.client.optim import Sgd
 from fedexp.client.precision import FULL, problems
-from fedexp.config.compose import composed, run_path
+from fedexp.config.compose import composed
+from fedexp.config.identity import run_path
 from fedexp.core import views
 from fedexp.core.algorithm import Components
 from fedexp.core.seeding import torch_rng

@@ -14,7 +14,8 @@ from rich.console import Console
 from fedexp.bench.contest import COUNT
 from fedexp.bench.passes import counting, mark
 from fedexp.build import build
-from fedexp.config.compose import composed, run_path
+from fedexp.config.compose import composed
+from fedexp.config.identity import run_path
 from fedexp.display.plain import PlainDisplay
 from fedexp.engine import Engine
 from fedexp.runs.directory import RunDir

@@ -18,7 +18,8 @@ from rich.table import Table
 
 from fedexp.bench import usage
 from fedexp.bench.arguments import positive
-from fedexp.config.compose import composed, run_path
+from fedexp.config.compose import composed
+from fedexp.config.identity import run_path
 from fedexp.display import SilentDisplay
 from fedexp.runs.storage_estimate import SLOT_MEMORY_BYTES
 from fedexp.server.sampler import cohort_size

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from fedexp.bench import report, usage
 from fedexp.bench.contest import Contestant, interleave, opened
 from fedexp.bench.workload import WORKLOADS, Workload
-from fedexp.config.compose import choices_of, composed
+from fedexp.config.compose import composed
+from fedexp.config.hydra_loader import choices_of
 from fedexp.errors import FedexpError
 from fedexp.system import scratch
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from fedexp.config.compose import conf_dir
 from fedexp.config.documented import write
+from fedexp.config.sources import conf_dir
 from fedexp.terminal.command import Parser, perform
 from fedexp.terminal.console import open_console
 

@@ -11,8 +11,7 @@ from hydra._internal.utils import get_args_parser
 
 from fedexp import __version__
 from fedexp.config import targets
-from fedexp.config.compose import conf_dir
-from fedexp.config.hydra_loader import Sources
+from fedexp.config.sources import Sources, conf_dir
 from fedexp.config.suggest import nearest
 from fedexp.errors import ConfigError
 

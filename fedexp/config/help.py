@@ -7,9 +7,10 @@ from string import Template
 
 import yaml
 
-from fedexp.config.compose import choices_of, composed
+from fedexp.config.compose import composed
 from fedexp.config.documented import documented
-from fedexp.config.hydra_loader import Sources, loader
+from fedexp.config.hydra_loader import choices_of, loader
+from fedexp.config.sources import Sources
 from fedexp.config.targets import KINDS
 
 HELP = Template("""\

@@ -21,21 +21,18 @@ from hydra import version
 from hydra._internal import hydra as hydra_main
 from hydra._internal.config_loader_impl import ConfigLoaderImpl, get_overrides_dirname
 from hydra._internal.config_repository import CachingConfigRepository
-from hydra._internal.utils import create_config_search_path
-from hydra.core.config_search_path import ConfigSearchPath, SearchPathQuery
+from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
-from hydra.core.plugins import Plugins
 from hydra.core.utils import JobRuntime, setup_globals
 from hydra.errors import ConfigCompositionException, OverrideParseException
 from hydra.plugins.config_source import ConfigResult
-from hydra.plugins.search_path_plugin import SearchPathPlugin
 from hydra.plugins.sweeper import Sweeper
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from fedexp.config.hydra_settings import refuse_changes
-from fedexp.config.packages import GROUP, packages
+from fedexp.config.sources import Sources
 from fedexp.config.targets import SEVERAL
 from fedexp.config.yaml_files import reading
 from fedexp.errors import ConfigError
@@ -43,46 +40,6 @@ from fedexp.system import signals
 
 BASE = "1.3"  # of Hydra's behaviour
 HOW_TO_WRITE = """Write key=value, with quotes around a value with special characters: "key='a~b'"."""
-
-
-@dataclass(frozen=True)
-class Sources:
-    """Where a configuration is read from.
-
-    Attributes:
-        conf: The folder of the primary configuration: ours, or that of ``--config-path``.
-        extra: The folder of ``--config-dir``, for what is not in the first.
-        name: The primary configuration.
-    """
-
-    conf: Path
-    extra: Path | None = None
-    name: str = "config"
-
-    def folders(self) -> list[Path]:
-        """All folders, in the order in which they are searched."""
-        return [self.conf, *(p.conf for p in packages()), *([self.extra] if self.extra else [])]
-
-    def search_path(self) -> ConfigSearchPath:
-        """The folders as Hydra knows them."""
-        search_packages()
-        path = create_config_search_path(str(self.conf))
-        if self.extra:
-            path.prepend("command-line", f"file://{self.extra}", SearchPathQuery(provider="schema"))
-        return path
-
-
-class _PackagePlugin(SearchPathPlugin):
-    """Puts the folders of installed packages on every search path, after ours."""
-
-    def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
-        for package in packages():
-            search_path.append(f"{GROUP} {package.name}", f"file://{package.conf}")
-
-
-def search_packages() -> None:
-    """From now on Hydra reads the configuration files of installed packages too."""
-    Plugins.instance().register(_PackagePlugin)
 
 
 class Loader(ConfigLoaderImpl):
@@ -329,3 +286,8 @@ def use_loader(own: Loader, *, tried: bool) -> Iterator[None]:
             undo.callback(setattr, Sweeper, "validate_batch_is_legal", Sweeper.validate_batch_is_legal)
             setattr(Sweeper, "validate_batch_is_legal", lambda self, batch: None)  # noqa: ARG005, B010
         yield
+
+
+def choices_of(group: str, sources: Sources | None = None) -> list[str]:
+    """The files of a configuration group; of Hydra's own groups, also what its plugins add."""
+    return sorted(loader(sources or Sources()).get_group_options(group))

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from fedexp.config.compose import conf_dir
 from fedexp.config.settings import leaves
+from fedexp.config.sources import conf_dir
 from fedexp.config.suggest import nearest
 from fedexp.errors import ConfigError
 from fedexp.reproduce import published

@@ -9,7 +9,8 @@ from functools import cache, cached_property
 from itertools import product
 from pathlib import Path
 
-from fedexp.config.compose import IRRELEVANT, MEASURED, Config, composing, literal, run_id, run_path
+from fedexp.config.compose import Config, composing, literal
+from fedexp.config.identity import IRRELEVANT, MEASURED, run_id, run_path
 from fedexp.errors import ConfigError
 from fedexp.reproduce.entry import Entry, Method, Scene
 from fedexp.reproduce.request import Request

@@ -14,8 +14,9 @@ from hydra.types import HydraContext, RunMode
 from rich.console import Console
 
 from fedexp import cli, sweep
-from fedexp.config.compose import composed_hydra, conf_dir, literal
-from fedexp.config.hydra_loader import Sources, loader, search_packages
+from fedexp.config.compose import composed_hydra, literal
+from fedexp.config.hydra_loader import loader
+from fedexp.config.sources import Sources, search_packages
 from fedexp.errors import DataError
 from fedexp.reproduce.jobs import ReproJob
 from fedexp.runs.sweep_manifest import Manifest, rounds_done
@@ -101,7 +102,7 @@ def launch(jobs: Sequence[ReproJob], lines: Sequence[str], console: Console) -> 
 def _start(jobs: Sequence[ReproJob], first: int, lines: Sequence[str]) -> None:
     """Hands jobs to the launcher, as Hydra's sweepers do; they count from ``first``."""
     search_packages()
-    sources = Sources(conf_dir())
+    sources = Sources()
     own = loader(sources)
     place = [f"{key}={literal(jobs[0].config[key])}" for key in ("out", "name")]
     config = own.load_configuration(sources.name, [*lines, *place], RunMode.MULTIRUN)

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedexp.client.schedules import Schedule
-from fedexp.config.compose import Config, ids_with_fewer_rounds, run_path
+from fedexp.config.compose import Config
+from fedexp.config.identity import ids_with_fewer_rounds, run_path
 from fedexp.core.algorithm import Algorithm
 from fedexp.runs.directory import RunDir
 from fedexp.runs.names import ARRAYS, CHECKPOINT, GROWING, LATEST, RESULT

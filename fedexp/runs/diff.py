@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from fedexp.config.compose import relevant
+from fedexp.config.identity import relevant
 from fedexp.errors import DamagedError, FedexpError
 from fedexp.runs.array_files import load_arrays
 from fedexp.runs.directory import RunDir

@@ -17,8 +17,9 @@ from rich.table import Table
 from rich.text import Text
 
 from fedexp import sweep
-from fedexp.config.compose import conf_dir, literal, overrides_of, run_path, title
-from fedexp.config.hydra_loader import Sources
+from fedexp.config.compose import literal, overrides_of, title
+from fedexp.config.identity import run_path
+from fedexp.config.sources import Sources, conf_dir
 from fedexp.errors import CheckpointError, ConfigError, DamagedError, FedexpError
 from fedexp.runs.directory import RunDir
 from fedexp.runs.names import CHECKPOINT, CLIENTS, CONFIG, LATEST, LOCK, OF_A_RUN, PREVIOUS
@@ -294,7 +295,7 @@ def _demand_own_choices(job: AnnouncedJob | None, config: dict[str, Any]) -> Non
 
 
 def _is_file(name: str) -> bool:
-    return any((folder / name).is_file() for folder in Sources(conf_dir()).folders())
+    return any((folder / name).is_file() for folder in Sources().folders())
 
 
 def _overrides(config: dict[str, Any], path: Path) -> list[str]:

@@ -15,7 +15,8 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
-from fedexp.config.compose import MEASURED, Config, federation, run_id, run_path
+from fedexp.config.compose import Config, federation
+from fedexp.config.identity import MEASURED, run_id, run_path
 from fedexp.errors import ConfigError, DamagedError
 from fedexp.runs.names import OF_A_SWEEP
 from fedexp.system.files import read_json, remove_own, write_json, writing

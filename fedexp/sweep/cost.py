@@ -12,7 +12,8 @@ from typing import Any
 
 from fedexp.build import Experiment, build
 from fedexp.client.messages import ClientResult, Job, Local
-from fedexp.config.compose import Config, relevant, run_path
+from fedexp.config.compose import Config
+from fedexp.config.identity import relevant, run_path
 from fedexp.core.algorithm import Algorithm
 from fedexp.data.federated import FederatedData
 from fedexp.display import SilentDisplay

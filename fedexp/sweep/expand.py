@@ -10,8 +10,9 @@ from decimal import Decimal
 from hydra.core.override_parser.types import Glob, Override, RangeSweep
 from hydra.errors import HydraException
 
-from fedexp.config.compose import choices_of, explain
-from fedexp.config.hydra_loader import Sources, parsed_overrides
+from fedexp.config.explain import explain
+from fedexp.config.hydra_loader import choices_of, parsed_overrides
+from fedexp.config.sources import Sources
 from fedexp.errors import ConfigError
 
 MOST_JOBS = 100_000

@@ -9,7 +9,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from fedexp.config.compose import IRRELEVANT, Config, overrides_of
+from fedexp.config.compose import Config, overrides_of
+from fedexp.config.identity import IRRELEVANT
 from fedexp.errors import FedexpError
 from fedexp.runs.sweep_manifest import Manifest
 from fedexp.track.base import RunCard

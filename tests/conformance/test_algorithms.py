@@ -12,7 +12,8 @@ import torch
 
 from fedexp.algos.scaffold import Scaffold
 from fedexp.build import make
-from fedexp.config.compose import choices_of, composed
+from fedexp.config.compose import composed
+from fedexp.config.hydra_loader import choices_of
 from fedexp.core.component import Component
 from fedexp.core.state import Out, Slot, Upload, number, received
 from fedexp.errors import ClientError, PlanError

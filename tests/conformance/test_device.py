@@ -12,7 +12,8 @@ from torch import nn
 from fedexp.build import make
 from fedexp.client.batched.loop import BatchedLoop
 from fedexp.client.loops import FabricLoop, TrainerLoop
-from fedexp.config.compose import choices_of, composed
+from fedexp.config.compose import composed
+from fedexp.config.hydra_loader import choices_of
 from fedexp.execute import base
 from fedexp.models.split import SplitModel
 from fedexp.testing import CLASSES, SIDE, play

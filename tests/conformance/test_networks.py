@@ -25,7 +25,9 @@ from fedexp.client.messages import ClientResult, Job, Local
 from fedexp.client.network import add_modules, layout_of, tensors
 from fedexp.client.optim import Sgd
 from fedexp.client.worker import Worker
-from fedexp.config.compose import choices_of, composed, conf_dir
+from fedexp.config.compose import composed
+from fedexp.config.hydra_loader import choices_of
+from fedexp.config.sources import conf_dir
 from fedexp.core.algorithm import Algorithm
 from fedexp.core.component import overrides
 from fedexp.core.seeding import seeded

@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 import fedexp
 from fedexp.build import build
 from fedexp.client.network import load
-from fedexp.config.compose import run_id, run_path
+from fedexp.config.identity import run_id, run_path
 from fedexp.core.state import digest
 from fedexp.errors import ConfigError
 from fedexp.evaluate.missing import MEASURES

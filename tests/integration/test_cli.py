@@ -16,8 +16,9 @@ import pytest
 from hydra.errors import HydraException
 
 from fedexp import __main__, cli
-from fedexp.config.compose import composed, composed_hydra, explain
+from fedexp.config.compose import composed, composed_hydra
 from fedexp.config.documented import documented
+from fedexp.config.explain import explain
 from fedexp.errors import ConfigError, DataError
 from tests.conftest import SMALL
 from tests.integration.processes import ROOT, Done, ran, started

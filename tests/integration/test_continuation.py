@@ -12,7 +12,7 @@ from rich.console import Console
 import fedexp
 from fedexp.build import make
 from fedexp.config import composed
-from fedexp.config.compose import ids_with_fewer_rounds, run_id
+from fedexp.config.identity import ids_with_fewer_rounds, run_id
 from fedexp.core.component import Component
 from fedexp.errors import DiskError
 

@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 import fedexp
-from fedexp.config.compose import composed, run_path
+from fedexp.config.compose import composed
+from fedexp.config.identity import run_path
 from fedexp.core.seeding import derive
 from fedexp.engine import Engine
 from fedexp.errors import ClientError, FedexpError

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 import fedexp
-from fedexp.config.compose import composed, run_path
+from fedexp.config.compose import composed
+from fedexp.config.identity import run_path
 from fedexp.errors import CheckpointError, DataError
 from tests.conftest import SMALL
 from tests.integration.test_resume import stopped_at

@@ -12,7 +12,8 @@ from fedexp.algos.scaffold import Scaffold
 from fedexp.build import make
 from fedexp.client.batched.loop import BatchedLoop
 from fedexp.client.faults import Faults
-from fedexp.config.compose import choices_of, composed
+from fedexp.config.compose import composed
+from fedexp.config.hydra_loader import choices_of
 from fedexp.core.component import Component
 from fedexp.errors import ClientError
 from fedexp.execute.auto import AutoExecutor

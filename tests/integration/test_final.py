@@ -12,7 +12,8 @@ from rich.console import Console
 import fedexp
 from fedexp.build import build
 from fedexp.client.worker import Worker
-from fedexp.config.compose import composed, run_path
+from fedexp.config.compose import composed
+from fedexp.config.identity import run_path
 from fedexp.engine import Engine
 from fedexp.errors import ClientError, ConfigError
 from fedexp.evaluate.map import MapProtocol

@@ -20,7 +20,8 @@ import pytest
 
 import fedexp
 from fedexp.client.faults import Faults
-from fedexp.config.compose import composed, run_path
+from fedexp.config.compose import composed
+from fedexp.config.identity import run_path
 from fedexp.core.component import Component
 from fedexp.core.seeding import derive
 from fedexp.display import SilentDisplay

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from fedexp.config.compose import composed, conf_dir, run_id
-from fedexp.config.hydra_loader import Sources
+from fedexp.config.compose import composed
+from fedexp.config.identity import run_id
+from fedexp.config.sources import Sources, conf_dir
 from fedexp.errors import ConfigError
 from tests.integration.test_readme import EXAMPLE, run, write_example
 

@@ -13,7 +13,8 @@ import sys
 
 import pytest
 
-from fedexp.config.compose import composed, run_path
+from fedexp.config.compose import composed
+from fedexp.config.identity import run_path
 from fedexp.runs.directory import RunDir
 from tests.conftest import SMALL
 from tests.integration.processes import ROOT, ran, started

@@ -15,7 +15,8 @@ from safetensors.torch import load_file
 
 import fedexp
 from fedexp.client.module import Turn
-from fedexp.config.compose import composed, run_path
+from fedexp.config.compose import composed
+from fedexp.config.identity import run_path
 from fedexp.core.seeding import derive
 from fedexp.core.state import digest
 from fedexp.errors import CheckpointError, ClientError, DiskError

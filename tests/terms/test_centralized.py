@@ -7,7 +7,8 @@ import torch
 import torch.nn.functional as F
 
 from fedexp.client.network import load, tensors
-from fedexp.config.compose import composed, run_id
+from fedexp.config.compose import composed
+from fedexp.config.identity import run_id
 from tests.helpers import TINY, array, batches_of, jobs_of, played, tiny, worker_of
 
 RUN = [o for o in TINY if not o.startswith("algo=")]

@@ -5,7 +5,9 @@ import pytest
 import torch
 
 from fedexp.build import build, make, parts
-from fedexp.config.compose import choices_of, composed, run_id
+from fedexp.config.compose import composed
+from fedexp.config.hydra_loader import choices_of
+from fedexp.config.identity import run_id
 from fedexp.display import SilentDisplay
 from fedexp.errors import ConfigError, PartitionError
 from fedexp.partition.base import ClientSplit

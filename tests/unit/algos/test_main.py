@@ -8,7 +8,8 @@ import pytest
 
 from fedexp.algos.__main__ import _origins, description, main, markdown, methods
 from fedexp.build import make
-from fedexp.config.compose import choices_of, composed
+from fedexp.config.compose import composed
+from fedexp.config.hydra_loader import choices_of
 
 ROOT = Path(__file__).parents[3]
 

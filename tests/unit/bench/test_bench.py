@@ -27,7 +27,8 @@ from fedexp.bench.speed import VARIANTS
 from fedexp.bench.startup import launch
 from fedexp.bench.workload import WORKLOADS
 from fedexp.build import build
-from fedexp.config.compose import composed, run_path
+from fedexp.config.compose import composed
+from fedexp.config.identity import run_path
 from fedexp.core.seeding import derive
 from fedexp.display import SilentDisplay
 from fedexp.errors import FedexpError

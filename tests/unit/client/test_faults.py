@@ -22,7 +22,7 @@ from fedexp.client.faults import Faults, time_limit
 from fedexp.client.loops import FabricLoop, TrainerLoop
 from fedexp.client.messages import Job
 from fedexp.client.module import ClientModule
-from fedexp.config.compose import run_path
+from fedexp.config.identity import run_path
 from fedexp.core.component import Component
 from fedexp.core.state import Out, Slot, Upload, digest
 from fedexp.display import SilentDisplay

@@ -14,7 +14,8 @@ from fedexp.algos.scaffold import Scaffold
 from fedexp.build import make, parts
 from fedexp.client.loops import FabricLoop, TrainerLoop
 from fedexp.client.precision import INITIAL_SCALE
-from fedexp.config.compose import composed, run_id
+from fedexp.config.compose import composed
+from fedexp.config.identity import run_id
 from fedexp.core.component import Component
 from fedexp.core.state import Slot, Upload, number
 from fedexp.errors import ConfigError

@@ -13,9 +13,12 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from fedexp.config import compose as module
-from fedexp.config import schema, signatures
-from fedexp.config.compose import choices_of, composed, conf_dir, run_id, run_path, title
+from fedexp.config import identity, schema, signatures
+from fedexp.config import sources as module
+from fedexp.config.compose import composed, title
+from fedexp.config.hydra_loader import choices_of
+from fedexp.config.identity import run_id, run_path
+from fedexp.config.sources import conf_dir
 from fedexp.errors import ConfigError
 
 FILES = sorted(conf_dir().glob("*/*.yaml"))
@@ -236,7 +239,7 @@ def test_a_class_can_be_moved_and_renamed_without_orphaning_its_runs(group, monk
     assert run_id(moved) == run_id(config)
     node["_target_"] = "fedexp.elsewhere.BetterName"
     assert run_id(moved) != run_id(config)
-    monkeypatch.setitem(module.RENAMED, "BetterName", name)
+    monkeypatch.setitem(identity.RENAMED, "BetterName", name)
     assert run_id(moved) == run_id(config)
     foreign["_target_"] = f"mine.{name}"  # which is somebody else's class
     assert run_id(other) != run_id(config)
@@ -249,7 +252,7 @@ def test_no_two_targets_have_the_same_name():
         for target in re.findall(r"_target_: fedexp\.(\S+)", path.read_text()):
             found.setdefault(target.rpartition(".")[2], set()).add(target)
     assert [names for names in found.values() if len(names) > 1] == []
-    assert found.keys().isdisjoint(module.RENAMED.values())
+    assert found.keys().isdisjoint(identity.RENAMED.values())
 
 
 @pytest.mark.parametrize("executor", choices_of("executor"))
@@ -274,7 +277,7 @@ def test_conf_dir_beside_the_package_or_inside_it(tmp_path, monkeypatch):
     assert (conf_dir() / "config.yaml").exists()
     package = tmp_path / "site-packages" / "fedexp"
     package.mkdir(parents=True)
-    monkeypatch.setattr(module, "__file__", str(package / "config" / "compose.py"))
+    monkeypatch.setattr(module, "__file__", str(package / "config" / "sources.py"))
     assert conf_dir() == tmp_path / "site-packages" / "conf"
     (package / "conf").mkdir()
     assert conf_dir() == package / "conf"

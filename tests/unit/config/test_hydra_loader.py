@@ -13,12 +13,13 @@ from hydra.types import RunMode
 from omegaconf import OmegaConf
 
 from fedexp import cli
-from fedexp.config.compose import choices_of, composed, conf_dir
-from fedexp.config.hydra_loader import Loader, Sources, loader
+from fedexp.config.compose import composed
+from fedexp.config.hydra_loader import Loader, choices_of, loader
+from fedexp.config.sources import Sources, conf_dir
 from fedexp.errors import ConfigError
 from fedexp.system.signals import Stopped, raise_on_signal
 
-OURS = Sources(conf_dir())
+OURS = Sources()
 LINES = [
     [],
     ["seed=3"],

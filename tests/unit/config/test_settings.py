@@ -13,11 +13,13 @@ import yaml
 
 from fedexp.client.messages import Local
 from fedexp.config import __main__ as command
-from fedexp.config import compose, settings
-from fedexp.config.compose import composed, conf_dir, run_id
+from fedexp.config import identity, settings
+from fedexp.config.compose import composed
 from fedexp.config.documented import BEGIN, documented, rewritten
+from fedexp.config.identity import run_id
 from fedexp.config.schema import problems
 from fedexp.config.settings import LocalSettings, MishapSettings, Settings, leaves, setting, without_influence
+from fedexp.config.sources import conf_dir
 from fedexp.config.targets import KINDS
 from fedexp.config.values import wanted
 from fedexp.server.sampler import ClientDropouts
@@ -104,7 +106,7 @@ def test_a_setting_that_is_new_leaves_the_ids_of_runs_that_do_without_it(monkeyp
         public: int = setting(3, "samples at the server; the default may change later", as_before=0)
 
     monkeypatch.setattr(settings, "leaves", partial(leaves, Grown))
-    monkeypatch.setattr(compose, "AS_BEFORE", settings.as_before())
+    monkeypatch.setattr(identity, "AS_BEFORE", settings.as_before())
     config = composed([])
     assert run_id({**config, "public": 0}) == run_id(config)
     assert len({run_id({**config, "public": n}) for n in (0, 1, 3, None)}) == 4

@@ -14,7 +14,7 @@ from torch import nn
 
 from fedexp.build import make
 from fedexp.client.network import layout_of
-from fedexp.config.compose import conf_dir
+from fedexp.config.sources import conf_dir
 from fedexp.errors import ConfigError
 from fedexp.models.efficientnet import efficientnet_b0
 from fedexp.models.resnet import PaddedShortcut, resnet

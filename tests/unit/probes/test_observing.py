@@ -16,7 +16,8 @@ import fedexp
 from fedexp.client.faults import Faults
 from fedexp.client.loops import FabricLoop, TrainerLoop
 from fedexp.client.module import ClientModule
-from fedexp.config.compose import composed, overrides_of, run_id
+from fedexp.config.compose import composed, overrides_of
+from fedexp.config.identity import run_id
 from fedexp.config.settings import Every
 from fedexp.core.component import Component
 from fedexp.core.state import Message

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 import fedexp
-from fedexp.config.compose import choices_of
+from fedexp.config.hydra_loader import choices_of
 from fedexp.reproduce import claims, collect, published, selection
 from fedexp.reproduce.collect import NOT_BY_RUNS, ROUNDS_TO_REFERENCE, Outcome, with_computed
 from fedexp.reproduce.jobs import jobs_of

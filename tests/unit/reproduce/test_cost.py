@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from fedexp.config.compose import conf_dir
+from fedexp.config.sources import conf_dir
 from fedexp.reproduce import published
 from fedexp.reproduce.cost import Cost, Costs
 from fedexp.reproduce.jobs import jobs_of

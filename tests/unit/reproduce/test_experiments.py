@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from fedexp import api
-from fedexp.config.compose import Config, composed, composing, conf_dir, run_id
+from fedexp.config.compose import Config, composed, composing
+from fedexp.config.identity import run_id
+from fedexp.config.sources import conf_dir
 from fedexp.data.catalog import CATALOG
 from fedexp.reproduce.entry import Scene
 from fedexp.reproduce.published import PAPERS, entries, method, methods, scenes

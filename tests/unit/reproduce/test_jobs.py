@@ -6,7 +6,8 @@ import shlex
 
 import pytest
 
-from fedexp.config.compose import composed, run_id
+from fedexp.config.compose import composed
+from fedexp.config.identity import run_id
 from fedexp.errors import ConfigError
 from fedexp.reproduce import published
 from fedexp.reproduce.jobs import distinct, jobs_of

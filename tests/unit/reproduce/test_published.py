@@ -12,7 +12,8 @@ from statistics import mean
 import pytest
 import yaml
 
-from fedexp.config.compose import composing, conf_dir
+from fedexp.config.compose import composing
+from fedexp.config.sources import conf_dir
 from fedexp.errors import ConfigError
 from fedexp.reproduce.entry import REPRODUCIBLE, Entry
 from fedexp.reproduce.measure import COMPUTED, Cell

@@ -16,7 +16,8 @@ from omegaconf import OmegaConf
 from rich.console import Console
 
 from fedexp import sweep
-from fedexp.config.compose import composed, overrides_of, run_id, run_path
+from fedexp.config.compose import composed, overrides_of
+from fedexp.config.identity import run_id, run_path
 from fedexp.errors import ClientError, DiskError, FedexpError
 from fedexp.runs.__main__ import main
 from fedexp.runs.checksums import CHECKED

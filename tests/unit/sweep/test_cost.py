@@ -15,7 +15,7 @@ from rich.console import Console
 import fedexp
 from fedexp.client.fit import Fitter
 from fedexp.client.worker import Worker
-from fedexp.config.compose import run_path
+from fedexp.config.identity import run_path
 from fedexp.errors import ConfigError
 from fedexp.runs.directory import RunDir
 from fedexp.sweep import SweepJob, show_plan

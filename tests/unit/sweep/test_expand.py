@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from fedexp.config.compose import conf_dir
-from fedexp.config.hydra_loader import Sources
+from fedexp.config.sources import Sources
 from fedexp.errors import ConfigError
 from fedexp.sweep import expand
 from fedexp.sweep.expand import as_hydra_sees, combinations, parsed
 
-SOURCES = Sources(conf_dir())
+SOURCES = Sources()
 
 
 def test_all_combinations_in_the_order_of_the_arguments():

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fedexp.config.compose import run_path
+from fedexp.config.identity import run_path
 from fedexp.errors import ConfigError
 from fedexp.runs.directory import RunDir
 from fedexp.runs.sweep_manifest import Manifest, Planned, work, work_left

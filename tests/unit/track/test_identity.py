@@ -6,7 +6,8 @@ from pathlib import Path
 
 import yaml
 
-from fedexp.config.compose import composed, run_id, run_path
+from fedexp.config.compose import composed
+from fedexp.config.identity import run_id, run_path
 from fedexp.runs.directory import RunDir
 from fedexp.runs.sweep_manifest import Manifest
 from fedexp.track import RunCard, identity
