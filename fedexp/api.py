@@ -16,6 +16,7 @@ from fedexp import __version__
 from fedexp.config.arguments import sources
 from fedexp.config.compose import Config, checked, composed, federation, literal, title
 from fedexp.config.identity import run_id, run_path
+from fedexp.config.make import make
 from fedexp.core.record import Record
 from fedexp.display import Display, choose, summary
 from fedexp.errors import CheckpointError, ConfigError
@@ -126,7 +127,6 @@ def _measured_otherwise(config: Config, rundir: RunDir) -> str | None:
 
 def with_window(evaluate: Mapping[str, Any], rundir: RunDir, result: dict[str, Any]) -> dict[str, Any]:
     """A result with the means over the window of other settings of ``evaluate``, from the rounds on file."""
-    from fedexp.build import make
     from fedexp.evaluate.summary import summarise
 
     window = make(evaluate).window
@@ -196,7 +196,6 @@ def _run_locked(experiment: Experiment, rundir: RunDir, display: Display, consol
 
 def _begin_with_finished(experiment: Experiment, rundir: RunDir, display: Display) -> None:
     """Begins a run with the rounds of a finished one that is the same, but shorter; else says why that cannot be."""
-    from fedexp.build import make
     from fedexp.runs.continuation import Beginning
 
     config = experiment.config
@@ -278,8 +277,6 @@ def _conclude(experiment: Experiment, rundir: RunDir, engine: Engine, console: C
 
 def final_settings(config: Config) -> dict[str, Any]:
     """What is to be measured after the last round."""
-    from fedexp.build import make
-
     protocol: EvaluationProtocol = make(config["evaluate"])
     return protocol.final_settings(federation(config)[0])
 

@@ -6,30 +6,25 @@ single settings of it, and the plan and trackers describe the run by it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 
-from fedexp.client.batched.loop import BatchedLoop
 from fedexp.client.batched.reasons import stackable
 from fedexp.client.faults import Faults
-from fedexp.client.loops import accelerators, available, first_device
+from fedexp.client.loops import accelerators, first_device
 from fedexp.client.messages import Local
 from fedexp.client.network import add_modules, layout_of, tensors
-from fedexp.client.optim import OptimizerFactory, configured, kept_per_parameter, misfits
-from fedexp.client.precision import FULL
-from fedexp.client.precision import problems as precision_problems
-from fedexp.config import targets
-from fedexp.config.compose import Config, checked, federation
+from fedexp.client.optim import kept_per_parameter, misfits
+from fedexp.config.compose import Config, federation
 from fedexp.config.identity import run_id
+from fedexp.config.make import make
 from fedexp.config.settings import Every
 from fedexp.core.algorithm import Algorithm
-from fedexp.core.component import Component
 from fedexp.core.seeding import numpy_rng, seeded
 from fedexp.core.state import nbytes, snapshot
 from fedexp.core.views import Facts
@@ -44,7 +39,8 @@ from fedexp.execute.base import Blueprint, Say, quiet
 from fedexp.models.split import SplitModel, check_network
 from fedexp.partition.base import ClientSplit, split
 from fedexp.partition.union import union
-from fedexp.probes.base import Probe, overrides
+from fedexp.parts import make_optimizer, parts
+from fedexp.probes.base import Probe
 from fedexp.probes.observer import ServerObserver
 from fedexp.runs import notes
 from fedexp.runs.checkpoint import Checkpoint
@@ -56,9 +52,6 @@ from fedexp.server.sampler import ClientDropouts, UniformSampler, cohort_size
 from fedexp.system.memory import afford
 from fedexp.system.versions import commit
 from fedexp.track import RunCard, Trackers
-
-MADE_EARLY = ("data", "partition", "optim", "schedule", "evaluate")  # made in no time
-CHECKED_EARLY = (*MADE_EARLY, "algo", "loop")  # what ``parts`` looks at
 
 
 @dataclass(frozen=True)
@@ -184,82 +177,6 @@ def build(config: Config, stage: Say = quiet) -> Experiment:
     return Experiment(config, data, splits, net, algorithm, protocol, plan, hold, public, probes)
 
 
-def parts(config: Config) -> tuple[Source, dict[str, Component], EvaluationProtocol]:
-    """The data set, not loaded, the components and the protocol, after checking all that can be checked without data.
-
-    Raises:
-        ConfigError: With every problem found.
-    """
-    checked(config)
-    problems: list[str] = []
-    if not available(config["loop"]["accelerator"]):
-        problems.append(f"loop.accelerator={config['loop']['accelerator']} is not on this machine. Use auto or cpu.")
-    made: dict[str, Any] = {}
-    keyed = {f"{group}.{k}": node for group in targets.KEYED for k, node in config.get(group, {}).items()}
-    nodes = {**keyed, **{k: config[k] for k in MADE_EARLY}}
-    for where, node in nodes.items():
-        try:
-            made[where] = make_optimizer(node) if where == "optim" else make(node)
-        except ConfigError as error:
-            problems.append(str(error))
-        except (TypeError, ValueError) as error:
-            problems.append(f"{where}: {node['_target_']} does not take these settings ({error}).")
-    if not problems:
-        loop = {"precision": FULL, **config["loop"]}
-        problems += precision_problems(loop["precision"], first_device(loop["accelerator"]), made["optim"])
-    if _batched(config):
-        problems += _needing_single_clients(config, {k: p for k, p in made.items() if k.startswith("probe.")})
-    if problems:
-        raise ConfigError("\n".join(problems))
-    return made["data"], {key: made[f"algo.{key}"] for key in config["algo"]}, made["evaluate"]
-
-
-def _batched(config: Config) -> bool:
-    """Whether many clients are trained at once."""
-    loop = targets.load(config["loop"]["_target_"])
-    return isinstance(loop, type) and issubclass(loop, BatchedLoop)
-
-
-def _needing_single_clients(config: Config, probes: Mapping[str, Probe]) -> Iterator[str]:
-    """What cannot be had where many clients are trained at once."""
-    if config["limit"] is not None:
-        yield "limit is the time of one client, and loop=batched trains many at once. Use limit=null or loop=fabric."
-    for key in (key for key, probe in probes.items() if overrides(probe, "step")):
-        yield f"{key} looks at single steps, which loop=batched takes for many clients at once. Use loop=fabric."
-
-
-def make(node: Mapping[str, Any], **given: Any) -> Any:
-    """Calls a node's ``_target_`` with its settings; lists become tuples, so that nothing can change later.
-
-    Raises:
-        ConfigError: If it cannot be imported.
-    """
-    target = targets.load(node["_target_"])
-    settings = {k: _frozen(v) for k, v in node.items() if not k.startswith("_")}
-    if node.get("_partial_"):
-        return partial(target, **settings, **given)
-    return target(**settings, **given)
-
-
-def make_optimizer(node: Mapping[str, Any]) -> OptimizerFactory:
-    """What makes the clients' optimizers.
-
-    Raises:
-        ConfigError: If it cannot be imported, or does not take the settings.
-    """
-    named = make({**node, "_partial_": True})
-    return configured(named.func, named.keywords)
-
-
-def _frozen(value: Any) -> Any:
-    """A setting as a value. A target in a list becomes what makes it, wherever that will be."""
-    if not isinstance(value, list):
-        return value
-    made = [make({**v, "_partial_": True}) if isinstance(v, Mapping) and "_target_" in v else v for v in value]
-    return tuple(map(_frozen, made))
-
-
-# ---------------------------------------------------------------- parts
 def _sampler(config: Config) -> UniformSampler:
     cohort = config["cohort"]
     seed = config["seed"] if cohort["seed"] is None else cohort["seed"]

@@ -259,7 +259,7 @@ def _check_same(configs: Sequence[Config], keys: Sequence[str]) -> None:
 def _try_parts(configs: Sequence[Config]) -> None:
     """Makes the parts of all jobs that can be made without data; equal ones once."""
     import_all()
-    from fedexp.build import CHECKED_EARLY, parts
+    from fedexp.parts import CHECKED_EARLY, parts
 
     different = {json.dumps([c[k] for k in CHECKED_EARLY], sort_keys=True): c for c in configs}
     for config in different.values():

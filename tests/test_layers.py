@@ -16,7 +16,7 @@ LAYERS = (
     ("execute",),
     ("runs", "track"),
     ("engine", "overlap", "measurement"),
-    ("build",),
+    ("parts", "build"),
     ("sweep", "api"),
     ("cli", "testing", "doctor", "__main__", "__init__"),
     ("bench",),

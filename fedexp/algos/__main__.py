@@ -15,6 +15,7 @@ from rich.table import Table
 
 from fedexp.config.compose import composed
 from fedexp.config.hydra_loader import choices_of
+from fedexp.config.make import make
 from fedexp.config.sources import conf_dir
 from fedexp.config.suggest import nearest
 from fedexp.errors import ConfigError
@@ -96,8 +97,6 @@ def _file(name: str) -> Path:
 
 # ---------------------------------------------------------------- one method
 def _show(name: str) -> None:
-    from fedexp.build import make  # torch, which a misspelt name need not wait for
-
     if name not in (known := choices_of(FOLDER)):
         raise ConfigError(f"algo={name}: there is no such choice. {nearest(name, known)}")
     console = open_console(highlight=False, markup=False)
@@ -175,7 +174,7 @@ def _settings_beside(name: str) -> list[tuple[str, str, str]]:
 
 def _built(config: dict[str, Any]) -> Experiment:
     """The method with the default network and data set."""
-    from fedexp.build import build, make
+    from fedexp.build import build
 
     needs_public = any(make(node).needs_public for node in config[FOLDER].values())
     return build({**config, "public": 100 if needs_public else 0})

@@ -17,7 +17,7 @@ import torch
 
 from fedexp.bench.gpu_check import Check, Finding, measured
 from fedexp.bench.workload import WORKLOADS, Workload
-from fedexp.build import build, make
+from fedexp.build import build
 from fedexp.client.batched.loop import BatchedLoop
 from fedexp.client.loops import Accelerator, FabricLoop, PrecisionName, TrainerLoop, available, first_device
 from fedexp.client.module import ClientModule
@@ -25,6 +25,7 @@ from fedexp.client.optim import Sgd
 from fedexp.client.precision import FULL, problems
 from fedexp.config.compose import composed
 from fedexp.config.identity import run_path
+from fedexp.config.make import make
 from fedexp.core import views
 from fedexp.core.algorithm import Components
 from fedexp.core.seeding import torch_rng

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from fedexp.bench.workload import Workload
 from fedexp.client.optim import Sgd
+from fedexp.config.make import make
 from fedexp.server.sampler import UniformSampler
 
 if TYPE_CHECKING:
@@ -80,8 +81,6 @@ class RawTask:
     @classmethod
     def of(cls, experiment: Experiment) -> RawTask:
         """What a run of fedexp is made of, so that both sides have the same."""
-        from fedexp.build import make  # not above: this process must not carry Lightning
-
         data, rows = experiment.data, [torch.from_numpy(s.train) for s in experiment.splits]
         optimizer = make(experiment.config["optim"])
         return cls(data.train.x, data.train.y, data.test.x, data.test.y, torch.stack(rows), experiment.net, optimizer)

@@ -11,14 +11,16 @@ import torch
 from torch import Tensor, nn
 
 from fedexp.api import versions
-from fedexp.build import build, make, parts
+from fedexp.build import build
 from fedexp.client.network import layout_of, tensors
 from fedexp.config.compose import Config, composed
+from fedexp.config.make import make
 from fedexp.core.algorithm import Algorithm
 from fedexp.core.state import Tree, snapshot
 from fedexp.core.views import Facts
 from fedexp.errors import ConfigError, DataError
 from fedexp.models.split import NORMS, SplitModel
+from fedexp.parts import parts
 from fedexp.reproduce.entry import Entry
 from fedexp.reproduce.published import scene
 from fedexp.reproduce.results import Result

@@ -16,6 +16,7 @@ from rich.console import Console
 from fedexp import cli, sweep
 from fedexp.config.compose import composed_hydra, literal
 from fedexp.config.hydra_loader import loader
+from fedexp.config.make import make
 from fedexp.config.sources import Sources, search_packages
 from fedexp.errors import DataError
 from fedexp.reproduce.jobs import ReproJob
@@ -52,8 +53,6 @@ def missing_data(jobs: Sequence[ReproJob], console: Console) -> dict[str, str]:
     """By scene, what its data set lacks and how to get it. Each data set is read once, as its runs will."""
     with console.status("loading PyTorch and Lightning"):
         cli.import_all()
-    from fedexp.build import make
-
     complaints: dict[str, str] = {}
     lacking: dict[str, str] = {}
     for job in jobs:

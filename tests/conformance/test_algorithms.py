@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from fedexp.algos.scaffold import Scaffold
-from fedexp.build import make
 from fedexp.config.compose import composed
 from fedexp.config.hydra_loader import choices_of
+from fedexp.config.make import make
 from fedexp.core.component import Component
 from fedexp.core.state import Out, Slot, Upload, number, received
 from fedexp.errors import ClientError, PlanError

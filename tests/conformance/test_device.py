@@ -9,11 +9,11 @@ from functools import partial
 import pytest
 from torch import nn
 
-from fedexp.build import make
 from fedexp.client.batched.loop import BatchedLoop
 from fedexp.client.loops import FabricLoop, TrainerLoop
 from fedexp.config.compose import composed
 from fedexp.config.hydra_loader import choices_of
+from fedexp.config.make import make
 from fedexp.execute import base
 from fedexp.models.split import SplitModel
 from fedexp.testing import CLASSES, SIDE, play

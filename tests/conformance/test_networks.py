@@ -19,7 +19,6 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from fedexp.build import make
 from fedexp.client.loops import FabricLoop, TrainerLoop
 from fedexp.client.messages import ClientResult, Job, Local
 from fedexp.client.network import add_modules, layout_of, tensors
@@ -27,6 +26,7 @@ from fedexp.client.optim import Sgd
 from fedexp.client.worker import Worker
 from fedexp.config.compose import composed
 from fedexp.config.hydra_loader import choices_of
+from fedexp.config.make import make
 from fedexp.config.sources import conf_dir
 from fedexp.core.algorithm import Algorithm
 from fedexp.core.component import overrides

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from fedexp.build import parts
 from fedexp.config.compose import composed
 from fedexp.config.hydra_loader import choices_of
+from fedexp.parts import parts
 from fedexp.probes.cost import CostProbe
 from fedexp.testing import play
 from tests.unit.probes.test_observing import ALL, Careless, measured

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from fedexp.build import make
 from fedexp.config.compose import composed
 from fedexp.config.hydra_loader import choices_of
+from fedexp.config.make import make
 from fedexp.testing import play
 
 FOLDER = Path(__file__).parent

@@ -10,9 +10,9 @@ import pytest
 from rich.console import Console
 
 import fedexp
-from fedexp.build import make
 from fedexp.config import composed
 from fedexp.config.identity import ids_with_fewer_rounds, run_id
+from fedexp.config.make import make
 from fedexp.core.component import Component
 from fedexp.errors import DiskError
 

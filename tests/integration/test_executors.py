@@ -9,11 +9,11 @@ from functools import partial
 import pytest
 
 from fedexp.algos.scaffold import Scaffold
-from fedexp.build import make
 from fedexp.client.batched.loop import BatchedLoop
 from fedexp.client.faults import Faults
 from fedexp.config.compose import composed
 from fedexp.config.hydra_loader import choices_of
+from fedexp.config.make import make
 from fedexp.core.component import Component
 from fedexp.errors import ClientError
 from fedexp.execute.auto import AutoExecutor

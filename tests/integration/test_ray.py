@@ -15,13 +15,13 @@ from ipaddress import ip_address
 import pytest
 
 from fedexp.api import run
-from fedexp.build import make
 from fedexp.client.faults import Faults
 from fedexp.client.loops import FabricLoop
 from fedexp.client.optim import Sgd
 from fedexp.config.compose import composed
 from fedexp.config.hydra_loader import choices_of
 from fedexp.config.identity import run_path
+from fedexp.config.make import make
 from fedexp.errors import ClientError, ConfigError, FedexpError
 from fedexp.execute.base import Blueprint, SerialExecutor
 from fedexp.execute.ray import QUIETLY, RayExecutor

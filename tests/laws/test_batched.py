@@ -19,13 +19,13 @@ from fedexp.algos.inherited import InheritedPrivateModel
 from fedexp.algos.moon import ModelContrast
 from fedexp.algos.prototypes import ClassMeans
 from fedexp.algos.scaffold import Scaffold
-from fedexp.build import make
 from fedexp.client.batched.loop import BatchedLoop
 from fedexp.client.faults import Faults
 from fedexp.client.loops import FabricLoop
 from fedexp.client.optim import Sgd, TorchOptimizer
 from fedexp.client.worker import Worker
 from fedexp.config.compose import composed
+from fedexp.config.make import make
 from fedexp.core.algorithm import Algorithm
 from fedexp.core.component import Component
 from fedexp.core.state import Slot, number

@@ -6,10 +6,10 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from fedexp.build import make
 from fedexp.client.network import load, tensors
 from fedexp.client.optim import Sgd
 from fedexp.config.compose import composed
+from fedexp.config.make import make
 from fedexp.runs.plan import forecast
 from fedexp.testing import CLIENTS, tiny_net, trial_after
 from tests.helpers import Recorder, array, batches_of, jobs_of, opened, round_of, work

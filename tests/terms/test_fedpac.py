@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from fedexp.algos.fedpac import ClassifierCollaboration, collaboration, smallest_on_simplex, statistics
-from fedexp.build import make
 from fedexp.client.network import load
 from fedexp.client.optim import Sgd
 from fedexp.config.compose import composed
+from fedexp.config.make import make
 from fedexp.core.state import digest
 from fedexp.errors import PlanError
 from fedexp.testing import CLASSES, CLIENTS, play, tiny_net, trial_after

@@ -9,8 +9,8 @@ import torch.nn.functional as F
 
 from fedexp.algos.fedrs import ClassWeightedAggregation, GaussianNoise, RestrictedSoftmax, composed_epsilon
 from fedexp.algos.scaffold import Scaffold
-from fedexp.build import make
 from fedexp.config.compose import composed
+from fedexp.config.make import make
 from fedexp.core.seeding import seeded
 from fedexp.core.state import digest, global_norm, sub
 from fedexp.errors import PlanError

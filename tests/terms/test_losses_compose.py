@@ -7,8 +7,8 @@ import pytest
 
 from fedexp.algos.fedrs import RestrictedSoftmax
 from fedexp.algos.scaffold import Scaffold
-from fedexp.build import make
 from fedexp.config.compose import composed
+from fedexp.config.make import make
 from fedexp.core.state import digest
 from fedexp.testing import play
 

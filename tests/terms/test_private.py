@@ -9,9 +9,9 @@ import torch.nn.functional as F
 from fedexp.algos.fedrs import RestrictedSoftmax
 from fedexp.algos.private import PrivatePart
 from fedexp.algos.scaffold import Scaffold
-from fedexp.build import make
 from fedexp.client.network import layout_of, load, tensors
 from fedexp.config.compose import composed
+from fedexp.config.make import make
 from fedexp.core.state import digest
 from fedexp.errors import PlanError
 from fedexp.server.aggregate import is_finite

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from fedexp.build import make
 from fedexp.config.compose import composed
+from fedexp.config.make import make
 from fedexp.core.state import digest
 from tests.helpers import played
 

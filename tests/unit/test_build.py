@@ -4,14 +4,16 @@ import numpy as np
 import pytest
 import torch
 
-from fedexp.build import build, make, parts
+from fedexp.build import build
 from fedexp.config.compose import composed
 from fedexp.config.hydra_loader import choices_of
 from fedexp.config.identity import run_id
+from fedexp.config.make import make
 from fedexp.display import SilentDisplay
 from fedexp.errors import ConfigError, PartitionError
 from fedexp.partition.base import ClientSplit
 from fedexp.partition.union import union
+from fedexp.parts import parts
 from tests.helpers import played, tiny
 
 

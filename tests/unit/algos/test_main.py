@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from fedexp.algos.__main__ import _origins, description, main, markdown, methods
-from fedexp.build import make
 from fedexp.config.compose import composed
 from fedexp.config.hydra_loader import choices_of
+from fedexp.config.make import make
 
 ROOT = Path(__file__).parents[3]
 

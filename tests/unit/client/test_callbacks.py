@@ -9,9 +9,10 @@ import lightning
 import pytest
 from lightning.pytorch.loggers import CSVLogger
 
-from fedexp.build import build, make
+from fedexp.build import build
 from fedexp.client.loops import TrainerLoop
 from fedexp.config.compose import composed
+from fedexp.config.make import make
 from fedexp.errors import ConfigError
 from fedexp.testing import play
 from fedexp.testing.agreement import demand_equal

@@ -12,13 +12,14 @@ from torch import nn
 
 from fedexp.algos.alternate import Alternate
 from fedexp.algos.scaffold import Scaffold
-from fedexp.build import build, make_optimizer, parts
+from fedexp.build import build
 from fedexp.client.loops import FabricLoop, TrainerLoop
 from fedexp.client.optim import Sgd, TorchOptimizer, configured, kept_per_parameter
 from fedexp.config.compose import checked, composed
 from fedexp.core.component import Component, Phase
 from fedexp.core.state import Out, digest
 from fedexp.errors import ClientError, ConfigError, PlanError
+from fedexp.parts import make_optimizer, parts
 from fedexp.system import memory
 from fedexp.testing import Shuffled, play
 from tests.helpers import TINY, opened, work

@@ -11,14 +11,15 @@ from lightning.fabric.plugins.precision import MixedPrecision
 
 from fedexp.algos.perfedavg import MetaGradient
 from fedexp.algos.scaffold import Scaffold
-from fedexp.build import make, parts
 from fedexp.client.loops import FabricLoop, TrainerLoop
 from fedexp.client.precision import INITIAL_SCALE
 from fedexp.config.compose import composed
 from fedexp.config.identity import run_id
+from fedexp.config.make import make
 from fedexp.core.component import Component
 from fedexp.core.state import Slot, Upload, number
 from fedexp.errors import ConfigError
+from fedexp.parts import parts
 from fedexp.testing import Shuffled, play, tiny_net
 from fedexp.testing.agreement import demand_equal
 from tests.helpers import opened, work, worker_of

@@ -7,12 +7,13 @@ import math
 import pytest
 
 from fedexp.algos.alternate import Alternate
-from fedexp.build import build, make
+from fedexp.build import build
 from fedexp.client.loops import TrainerLoop
 from fedexp.client.optim import Sgd
 from fedexp.client.schedules import ConstantRate, CosineDecay, ExponentialDecay, StepDecay
 from fedexp.config.compose import composed
 from fedexp.config.identity import run_id
+from fedexp.config.make import make
 from fedexp.core.state import digest
 from fedexp.testing import card, play, trial
 from tests.helpers import TINY, Recorder, jobs_of, opened, round_of, worker_of

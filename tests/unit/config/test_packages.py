@@ -8,11 +8,11 @@ import sys
 
 import pytest
 
-from fedexp.build import make
 from fedexp.config import targets
 from fedexp.config.compose import composed
 from fedexp.config.hydra_loader import choices_of
 from fedexp.config.identity import run_id, run_path
+from fedexp.config.make import make
 from fedexp.config.packages import packages
 from fedexp.errors import ConfigError
 from fedexp.runs import status

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from fedexp.build import make
 from fedexp.config import targets
 from fedexp.config.compose import composed
+from fedexp.config.make import make
 from fedexp.config.sources import conf_dir
 from fedexp.config.targets import KINDS, NESTED, refusal
 from fedexp.errors import ConfigError

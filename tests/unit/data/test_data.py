@@ -16,9 +16,9 @@ import torch.nn.functional as F
 from hydra.utils import get_class
 from torchvision.transforms import functional as vision
 
-from fedexp.build import make
 from fedexp.config.compose import composed
 from fedexp.config.identity import run_id
+from fedexp.config.make import make
 from fedexp.data import normalise
 from fedexp.data.augment import DEGREES, PADDING, STEPS, Pipeline, crop, flip, pipeline, reflect_crop, rotate, turned
 from fedexp.data.catalog import CATALOG

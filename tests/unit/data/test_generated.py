@@ -7,8 +7,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fedexp.build import make
 from fedexp.config.compose import composed
+from fedexp.config.make import make
 from fedexp.data.catalog import CATALOG
 from fedexp.data.circles import CENTRES, OPTIMAL, RADIUS, Circles
 from fedexp.data.sa_synthetic import SaSynthetic

@@ -7,9 +7,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fedexp.build import build, make
+from fedexp.build import build
 from fedexp.client.network import load
 from fedexp.config.compose import composed
+from fedexp.config.make import make
 from fedexp.core.seeding import derive
 from fedexp.core.state import digest
 from fedexp.display import SilentDisplay

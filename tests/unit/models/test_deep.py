@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from omegaconf import OmegaConf
 from torch import nn
 
-from fedexp.build import make
 from fedexp.client.network import layout_of
+from fedexp.config.make import make
 from fedexp.config.sources import conf_dir
 from fedexp.errors import ConfigError
 from fedexp.models.efficientnet import efficientnet_b0

@@ -72,7 +72,7 @@ class Noise(Component):
 
 
 def components(name: str) -> dict[str, Component]:
-    from fedexp.build import parts
+    from fedexp.parts import parts
 
     if name == "noise":
         return {"noise": Noise()}
