@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -17,7 +17,6 @@ from fedexp.core.state import Message, Tree, digest, fingerprints, sizes
 from fedexp.data.source import Samples
 from fedexp.display import Display
 from fedexp.errors import CheckpointError
-from fedexp.evaluate.metrics import aggregation, mean_of_each
 from fedexp.evaluate.protocol import EvaluationProtocol
 from fedexp.evaluate.tester import BatchSpans, Score, pooled
 from fedexp.execute.base import Blueprint, Executor
@@ -31,37 +30,15 @@ from fedexp.runs import observations
 from fedexp.runs.checkpoint import Checkpoint, RunProgress
 from fedexp.runs.directory import RunDir
 from fedexp.runs.ledger import Ledger
-from fedexp.runs.rows import Row, client_columns, client_row
+from fedexp.runs.rows import Row, client_columns, client_row, round_record
 from fedexp.runs.tensor_files import arrays_file
 from fedexp.server.aggregate import Fold, blocks, groups
+from fedexp.server.exchange import Sent, Work
 from fedexp.server.network import ServerNetwork
 from fedexp.server.sampler import ClientDropouts, UniformSampler, largest_first
 from fedexp.server.update import Weighting, advance, cohort_weights
 from fedexp.system import signals
 from fedexp.track import RunCard, Trackers
-
-
-@dataclass(frozen=True)
-class Sent:
-    """What the server sends in a round, and to whom."""
-
-    round: int
-    weights: Mapping[int, float]  # of the cohort's clients in the mean, the largest client first
-    dropped: Collection[int]  # clients of the cohort that get the message and do not answer
-    broadcast: Message  # to every client
-    mail: Mapping[int, Message]  # to one client alone
-    blocks: Sequence[Sequence[int]]  # the clients that answer, as they are given to workers
-
-
-@dataclass(frozen=True)
-class Work:
-    """What the clients of a round have sent and measured."""
-
-    round: int
-    fold: Fold  # their uploads, summed
-    results: Mapping[int, ClientResult]  # without messages; who dropped out or failed included
-    numbers: Mapping[str, Any] = field(default_factory=dict)  # that components recorded at the server
-    observed: Observation | None = None  # by probes
 
 
 @dataclass
@@ -224,18 +201,15 @@ class Engine:
         Returns the work with the numbers that components recorded at the server.
         """
         before, weights = self.progress.state, sent.weights
-        state = before
         there = [client for client in weights if work.results[client].error is None]
         share = 1.0 if len(there) == len(weights) else sum(weights[client] for client in there)
-        numbers: dict[str, Any] = {}
         with self.timed("aggregate"):
             if share:
                 normal = {client: weights[client] / share for client in there}
-                new = advance(self.algorithm, state, normal, work.fold, self.network, share, self.public)
-                state, numbers = new.state, new.numbers
+                new = advance(self.algorithm, before, normal, work.fold, self.network, share, self.public)
+                self.progress.state, numbers = new.state, new.numbers
             else:
-                state = replace(state, round=sent.round + 1)
-        self.progress.state = state
+                self.progress.state, numbers = replace(before, round=sent.round + 1), {}
         work = replace(work, numbers=numbers)
         return work if self.probes is None else self._observe(self.probes, before.model, work)
 
@@ -303,23 +277,12 @@ class Engine:
         self._new_settings = {}
 
     def _write_record(self, work: Work, score: Score | None) -> None:
-        record: Record = {"round": work.round + 1}
-        if score is not None:
-            record["aggregation"] = aggregation(score)
-            if self.protocol.keeps_best and self._is_best(score):
-                self.progress.best = self.algorithm.released(self.progress.state)
+        if score is not None and self.protocol.keeps_best and self._is_best(score):
+            self.progress.best = self.algorithm.released(self.progress.state)
         with self.timed("evaluate"):
             personal = self.protocol.personal(self.measurement, work.results)
-        if personal:
-            record["personalization"] = personal
-        if missing := mean_of_each(r.missing for r in work.results.values()):
-            record["missing"] = missing
-        record["terms"] = mean_of_each(r.terms for r in work.results.values())
-        if numbers := {**mean_of_each(r.numbers for r in work.results.values()), **work.numbers}:
-            record["numbers"] = numbers
-        record["bytes"] = {"up": self.ledger.up, "down": self.ledger.down}
         elapsed = self.progress.seconds.get("elapsed", 0.0) + time.perf_counter() - self._since
-        record["seconds"] = {k: round(v, 3) for k, v in {**self.progress.seconds, "elapsed": elapsed}.items()}
+        record = round_record(work, score, personal, self.ledger, {**self.progress.seconds, "elapsed": elapsed})
         self.records.append(record)
         with self.timed("write"):
             self.rundir.append_record(record)

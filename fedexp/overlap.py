@@ -13,7 +13,8 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from fedexp.engine import Engine, Work
+    from fedexp.engine import Engine
+    from fedexp.server.exchange import Work
 
 
 def play_overlapped(engine: Engine, rounds: range) -> None:

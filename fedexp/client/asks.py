@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from fedexp.client.messages import Job
+from fedexp.client.messages import ClientResult, Job
 from fedexp.client.session import ClientSession
 from fedexp.core.component import Phase
 from fedexp.core.state import Tree
@@ -103,6 +103,9 @@ class Spent:
     def _move(self, kind: str, seconds: float) -> None:
         self.seconds[kind] += seconds
         self.seconds["train"] -= seconds
+
+
+ClientRound = Callable[[Job, Spent], Asking[ClientResult]]
 
 
 def resume(asking: Asking[T], answer: Any, spent: Spent) -> Ask | Done[T]:

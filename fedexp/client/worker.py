@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import torch
 
-from fedexp.client.asks import Ask, Asking, Fit, Fitted, Spent, alone
+from fedexp.client.asks import Ask, Asking, ClientRound, Fit, Fitted, Spent, alone
 from fedexp.client.batched.fit import StackFitter
 from fedexp.client.batched.lockstep import Lockstep
 from fedexp.client.batched.loop import BatchedLoop
@@ -49,8 +49,6 @@ from fedexp.evaluate.tester import Score, Tester
 from fedexp.models.split import SplitModel
 from fedexp.probes.observer import NO_PROBES, ClientObserver, Probes
 from fedexp.server.aggregate import Allocate, Fold, is_finite
-
-Work = Callable[[Job, Spent], Asking[ClientResult]]
 
 
 class Worker:
@@ -138,7 +136,7 @@ class Worker:
         return self._tester.scores({**self._hidden, **weights}, samples, views, None)
 
     # ------------------------------------------------------------ rounds of several clients
-    def _folded(self, jobs: Sequence[Job], work: Work) -> tuple[tuple[ClientResult, ...], Fold]:
+    def _folded(self, jobs: Sequence[Job], work: ClientRound) -> tuple[tuple[ClientResult, ...], Fold]:
         fold = Fold.empty(self.algorithm)
         results: list[ClientResult] = []
         for job, made in zip(jobs, self._outcomes(jobs, work), strict=True):
@@ -148,7 +146,7 @@ class Worker:
             results.append(replace(result, uplink={}))
         return tuple(results), fold
 
-    def _outcomes(self, jobs: Sequence[Job], work: Work) -> Iterator[ClientResult | ClientError]:
+    def _outcomes(self, jobs: Sequence[Job], work: ClientRound) -> Iterator[ClientResult | ClientError]:
         """What becomes of some clients' work: a result of each, or the error that it ended with."""
         if self._together is not None:
             yield from self._together.run(jobs, work)
@@ -182,7 +180,7 @@ class Worker:
             raise made
         return ClientResult(job.client, error=str(made))
 
-    def _alone(self, job: Job, work: Work) -> ClientResult:
+    def _alone(self, job: Job, work: ClientRound) -> ClientResult:
         spent = Spent()
         return alone(work(job, spent), self._answer, spent)
 

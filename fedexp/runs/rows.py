@@ -1,12 +1,18 @@
-"""The rows of clients.csv: what every client measured in a round."""
+"""What is written down of a round: the rows of clients.csv, and the record in metrics.jsonl."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from fedexp.client.messages import ClientResult
 from fedexp.core.algorithm import Algorithm
+from fedexp.core.record import Record
+from fedexp.evaluate.metrics import aggregation, mean_of_each
 from fedexp.evaluate.missing import MEASURES
+from fedexp.evaluate.tester import Score
+from fedexp.runs.ledger import Ledger
+from fedexp.server.exchange import Work
 
 Row = dict[str, Any]
 SCORES = ("before", "personal_before", "after", "unadapted", "globally")
@@ -34,3 +40,23 @@ def client_row(round_: int, samples: int, classes: int, result: ClientResult) ->
     if result.after is not None:
         row |= {"owned": result.after.owned_accuracy, "tested": result.after.n}
     return row
+
+
+def round_record(
+    work: Work, score: Score | None, personal: Mapping[str, Any], ledger: Ledger, seconds: Mapping[str, float]
+) -> Record:
+    """The record of an evaluated round; what makes no sense for the method is absent."""
+    results = work.results.values()
+    record: Record = {"round": work.round + 1}
+    if score is not None:
+        record["aggregation"] = aggregation(score)
+    if personal:
+        record["personalization"] = personal
+    if missing := mean_of_each(r.missing for r in results):
+        record["missing"] = missing
+    record["terms"] = mean_of_each(r.terms for r in results)
+    if numbers := {**mean_of_each(r.numbers for r in results), **work.numbers}:
+        record["numbers"] = numbers
+    record["bytes"] = {"up": ledger.up, "down": ledger.down}
+    record["seconds"] = {kind: round(value, 3) for kind, value in seconds.items()}
+    return record

@@ -7,14 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from fedexp.client.asks import Ask, Asking, Done, Fit, Spent, Test, answered, resume
+from fedexp.client.asks import Ask, Asking, ClientRound, Done, Fit, Spent, Test, answered, resume
 from fedexp.client.batched.fit import StackFitter
 from fedexp.client.batched.score import StackTester
 from fedexp.client.faults import attribute_errors
 from fedexp.client.messages import ClientResult, Job
 from fedexp.errors import ClientError, PlanError
 
-Work = Callable[[Job, Spent], Asking[ClientResult]]
 Outcome = ClientResult | ClientError
 
 
@@ -58,7 +57,7 @@ class Lockstep:
     phases: Sequence[str]
     unstacked: Mapping[str, str] = field(default_factory=dict)
 
-    def run(self, jobs: Sequence[Job], work: Work) -> list[Outcome]:
+    def run(self, jobs: Sequence[Job], work: ClientRound) -> list[Outcome]:
         """What becomes of the clients, in the order of their jobs."""
         spent = [Spent() for _ in jobs]
         clients = [_Client(job, work(job, own), own) for job, own in zip(jobs, spent, strict=True)]
