@@ -17,7 +17,7 @@ from fedexp.errors import ConfigError
 from fedexp.report.load import Runs
 from fedexp.report.measure import LAST, Metric, Spread, cells, in_order, values
 from fedexp.reproduce.paired import Differences, mean_ranks, paired
-from fedexp.reproduce.table_cells import best_two
+from fedexp.reproduce.tables.cells import best_two
 from fedexp.terminal.numbers import DASH, count
 
 SHOW = ("mean±std", "interval", "values")

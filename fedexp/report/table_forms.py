@@ -9,8 +9,9 @@ from rich.table import Table
 from rich.text import Text
 
 from fedexp.report.table import Column, ResultTable
-from fedexp.reproduce import table_latex, table_markdown
-from fedexp.reproduce.table_terminal import RANKS, side_by_side
+from fedexp.reproduce.tables import latex as latex_form
+from fedexp.reproduce.tables import markdown as markdown_form
+from fedexp.reproduce.tables.terminal import RANKS, side_by_side
 from fedexp.sweep.jobs import TABLE_STYLE
 
 RANK = "mean rank"
@@ -51,13 +52,13 @@ def _style(column: Column, row: int) -> str:
 # ---------------------------------------------------------------- in Markdown
 def markdown(table: ResultTable) -> str:
     """One table, the best of a column bold, the second underlined."""
-    escaped, row = table_markdown.escaped, table_markdown.table_row
+    escaped, row = markdown_form.escaped, markdown_form.table_row
     heads = [f"{column.title}, {heading}" for column in table.columns for heading in table.fields(column)]
     ranks = [RANK] if table.ranks else []
     lines = [escaped(table.caption), "", row([escaped(table.stub), *map(escaped, heads), *ranks])]
     lines.append(row(["---", *["--:"] * (len(heads) + len(ranks))]))
     for number, name in enumerate(table.rows):
-        lines.append(row([escaped(name), *_cells(table, number, table_markdown.RANKS, escaped)]))
+        lines.append(row([escaped(name), *_cells(table, number, markdown_form.RANKS, escaped)]))
     notes = [f"- {escaped(note)}" for note in table.notes]
     return "\n".join([*lines, *(["", *notes] if notes else [])]) + "\n"
 
@@ -65,7 +66,7 @@ def markdown(table: ResultTable) -> str:
 # ---------------------------------------------------------------- in LaTeX
 def latex(table: ResultTable) -> str:
     """A floating table, the best of a column bold, the second underlined."""
-    escaped, row = table_latex.escaped, table_latex.table_row
+    escaped, row = latex_form.escaped, latex_form.table_row
     heads = [list(table.fields(column)) for column in table.columns]
     ranks = [RANK] if table.ranks else []
     titles = [
@@ -79,11 +80,11 @@ def latex(table: ResultTable) -> str:
         rf"\begin{{tabular}}{{l{'r' * (sum(map(len, heads)) + len(ranks))}}}",
         r"\toprule",
         row(["", *titles, *[""] * len(ranks)]),
-        "".join(table_latex.rules(heads)),
+        "".join(latex_form.rules(heads)),
         row([escaped(table.stub), *(escaped(name) for names in heads for name in names), *ranks]),
         r"\midrule",
         *(
-            row([escaped(name), *_cells(table, number, table_latex.RANKS, escaped)])
+            row([escaped(name), *_cells(table, number, latex_form.RANKS, escaped)])
             for number, name in enumerate(table.rows)
         ),
         r"\bottomrule",
@@ -93,7 +94,7 @@ def latex(table: ResultTable) -> str:
     return "\n".join([*lines, r"\end{table}", ""])
 
 
-def _cells(table: ResultTable, row: int, ranks: dict[int, str], escaped: table_latex.Escape) -> Iterator[str]:
+def _cells(table: ResultTable, row: int, ranks: dict[int, str], escaped: latex_form.Escape) -> Iterator[str]:
     for column in table.columns:
         for number, texts in enumerate(table.fields(column).values()):
             yield ranks[0 if number else column.best.get(row, 0)].format(escaped(texts[row]))

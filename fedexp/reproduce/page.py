@@ -10,10 +10,10 @@ from pathlib import Path
 
 from fedexp.reproduce.entry import REPRODUCIBLE, Entry
 from fedexp.reproduce.results import Result, known_results
-from fedexp.reproduce.table import OUTCOMES, ReproTable, rounds_of
-from fedexp.reproduce.table_holes import PROGRAM
-from fedexp.reproduce.table_making import make_table
-from fedexp.reproduce.table_markdown import escaped, table_row
+from fedexp.reproduce.tables.holes import PROGRAM
+from fedexp.reproduce.tables.making import make_table
+from fedexp.reproduce.tables.markdown import escaped, table_row
+from fedexp.reproduce.tables.table import OUTCOMES, ReproTable, rounds_of
 from fedexp.system.files import read_text, write_atomically, writing
 from fedexp.terminal.numbers import count
 

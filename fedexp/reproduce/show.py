@@ -12,8 +12,8 @@ from rich.console import Console
 from fedexp.reproduce.jobs import tunings_by_method
 from fedexp.reproduce.request import Request, runnable
 from fedexp.reproduce.results import Result
-from fedexp.reproduce.table import ReproTable
-from fedexp.reproduce.table_making import make_table
+from fedexp.reproduce.tables.making import make_table
+from fedexp.reproduce.tables.table import ReproTable
 from fedexp.reproduce.verdict import judge, remarks
 from fedexp.system.files import write_atomically, writing
 from fedexp.terminal.console import open_console

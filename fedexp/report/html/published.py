@@ -8,8 +8,8 @@ from typing import Any
 
 from fedexp.report.html.blocks import Cell, Commands, Folded, Heading, Listing, Paragraph, Part, Section, Table
 from fedexp.reproduce.claim_verdict import ClaimVerdict
-from fedexp.reproduce.table import OUTCOMES, ReproTable
-from fedexp.reproduce.table_cells import Column, TableCell
+from fedexp.reproduce.tables.cells import Column, TableCell
+from fedexp.reproduce.tables.table import OUTCOMES, ReproTable
 from fedexp.terminal.numbers import count
 
 LOOKS = {

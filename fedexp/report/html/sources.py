@@ -24,7 +24,7 @@ from fedexp.reproduce.page import judged_table
 from fedexp.reproduce.request import Request, every_scene, request
 from fedexp.reproduce.results import Result, known_results, results_file
 from fedexp.reproduce.show import table_of
-from fedexp.reproduce.table import ReproTable
+from fedexp.reproduce.tables.table import ReproTable
 from fedexp.terminal.numbers import count
 
 NO_NUMBERS = ("text", "partition")  # kinds of entries

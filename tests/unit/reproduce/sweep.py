@@ -7,8 +7,8 @@ from pathlib import Path
 from fedexp.reproduce.entry import Entry, Number, Scene
 from fedexp.reproduce.measure import Measure
 from fedexp.reproduce.results import Result, read_results
-from fedexp.reproduce.table import ReproTable
-from fedexp.reproduce.table_making import make_table
+from fedexp.reproduce.tables.making import make_table
+from fedexp.reproduce.tables.table import ReproTable
 from fedexp.reproduce.tolerance import Tolerance
 from fedexp.reproduce.verdict import Verdict
 

@@ -13,7 +13,7 @@ from fedexp.reproduce import published
 from fedexp.reproduce.entry import Entry
 from fedexp.reproduce.page import NAME, generated, other_files, page, write_page
 from fedexp.reproduce.results import read_results, results_file, write_results
-from fedexp.reproduce.table_making import make_table
+from fedexp.reproduce.tables.making import make_table
 from tests.unit.reproduce.sweep import GOLDEN, entry, table
 
 FIGURE = Entry(id="demo/fig2", kind="train", title="A figure")

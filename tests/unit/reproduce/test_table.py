@@ -16,9 +16,9 @@ from rich.console import Console
 from fedexp.reproduce.entry import Entry, Number
 from fedexp.reproduce.measure import Measure
 from fedexp.reproduce.results import Result
-from fedexp.reproduce.table_cells import Column, TableCell
-from fedexp.reproduce.table_csv import csv_rows
-from fedexp.reproduce.table_making import make_table
+from fedexp.reproduce.tables.cells import Column, TableCell
+from fedexp.reproduce.tables.making import make_table
+from fedexp.reproduce.tables.tidy import csv_rows
 from fedexp.reproduce.tolerance import Tolerance
 from fedexp.reproduce.verdict import Verdict, judge
 from tests.unit.reproduce.sweep import GOLDEN, ODD, entry, table

@@ -9,10 +9,11 @@ from functools import cached_property
 
 from rich.console import Console
 
-from fedexp.reproduce import table_holes, table_notes
 from fedexp.reproduce.entry import Entry, Scene
 from fedexp.reproduce.results import Result
-from fedexp.reproduce.table_cells import REDUCED, Column, TableCell
+from fedexp.reproduce.tables import holes
+from fedexp.reproduce.tables.cells import REDUCED, Column, TableCell
+from fedexp.reproduce.tables.notes import Note, notes_of
 from fedexp.terminal.numbers import count
 
 NO_NUMBER = "without a published number"
@@ -47,25 +48,25 @@ class ReproTable:
     # ------------------------------------------------------------ forms
     def show(self, console: Console) -> None:
         """Prints the table, in blocks that fit the console."""
-        from fedexp.reproduce.table_terminal import show
+        from fedexp.reproduce.tables.terminal import show
 
         show(self, console)
 
     def markdown(self, level: int = 2) -> str:
         """The table in Markdown, with a heading of that level."""
-        from fedexp.reproduce.table_markdown import markdown
+        from fedexp.reproduce.tables.markdown import markdown
 
         return markdown(self, level)
 
     def latex(self) -> str:
         """The table in LaTeX; the document needs the package booktabs."""
-        from fedexp.reproduce.table_latex import latex
+        from fedexp.reproduce.tables.latex import latex
 
         return latex(self)
 
     def csv(self) -> str:
         """One row per cell and run, as a csv file."""
-        from fedexp.reproduce.table_csv import csv_text
+        from fedexp.reproduce.tables.tidy import csv_text
 
         return csv_text(self)
 
@@ -98,12 +99,12 @@ class ReproTable:
     @cached_property
     def commands(self) -> tuple[str, ...]:
         """The commands that fill the holes."""
-        return tuple(table_holes.commands(self))
+        return tuple(holes.commands(self))
 
     @property
-    def notes(self) -> tuple[table_notes.Note, ...]:
+    def notes(self) -> tuple[Note, ...]:
         """What stands below the table."""
-        return table_notes.notes(self)
+        return notes_of(self)
 
     # ------------------------------------------------------------ what stands above
     @property

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from fedexp.reproduce.table import COMPARED, ReproTable
-from fedexp.reproduce.table_cells import Column, lead_title
-from fedexp.reproduce.table_notes import Note
+from fedexp.reproduce.tables.cells import Column, lead_title
+from fedexp.reproduce.tables.notes import Note
+from fedexp.reproduce.tables.table import COMPARED, ReproTable
 
 RANKS = {0: "{}", 1: "**{}**", 2: "<ins>{}</ins>"}
 WORDS = {"below": "**below**", "failed": "**failed**", "different": "**different**"}

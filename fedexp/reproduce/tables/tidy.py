@@ -10,8 +10,8 @@ from typing import Any
 
 from fedexp.reproduce.entry import Entry
 from fedexp.reproduce.results import COLUMNS
-from fedexp.reproduce.table import ReproTable
-from fedexp.reproduce.table_cells import Column, TableCell
+from fedexp.reproduce.tables.cells import Column, TableCell
+from fedexp.reproduce.tables.table import ReproTable
 
 CSV_COLUMNS = (
     *COLUMNS,

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fedexp.reproduce.entry import Entry, Number, Scene
 from fedexp.reproduce.measure import Cell
 from fedexp.reproduce.results import Result, ordered
-from fedexp.reproduce.table import ReproTable
-from fedexp.reproduce.table_cells import Column, TableCell
+from fedexp.reproduce.tables.cells import Column, TableCell
+from fedexp.reproduce.tables.table import ReproTable
 from fedexp.reproduce.verdict import Verdict
 
 OF_COUNTS = {"reproduced": "equal", "above": "different", "below": "different"}  # which have no tolerance

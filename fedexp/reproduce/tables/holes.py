@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from fedexp.reproduce.results import Result
 
 if TYPE_CHECKING:
-    from fedexp.reproduce.table import ReproTable
+    from fedexp.reproduce.tables.table import ReproTable
 
 PROGRAM = ("python", "-m", "fedexp.reproduce")
 

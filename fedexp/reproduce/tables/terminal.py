@@ -11,9 +11,9 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from fedexp.reproduce.table import COMPARED, ReproTable
-from fedexp.reproduce.table_cells import REDUCED, Column, lead_title
-from fedexp.reproduce.table_notes import Note
+from fedexp.reproduce.tables.cells import REDUCED, Column, lead_title
+from fedexp.reproduce.tables.notes import Note
+from fedexp.reproduce.tables.table import COMPARED, ReproTable
 from fedexp.sweep.jobs import TABLE_STYLE, say
 
 C = TypeVar("C")  # a column

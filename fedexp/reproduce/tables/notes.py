@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fedexp.reproduce.table_cells import TableCell
+from fedexp.reproduce.tables.cells import TableCell
 from fedexp.terminal.numbers import count
 
 if TYPE_CHECKING:
-    from fedexp.reproduce.table import ReproTable
+    from fedexp.reproduce.tables.table import ReproTable
 
 SPREADS = {
     "seeds": "± of a published number is the standard deviation over the paper's seeds.",
@@ -29,7 +29,7 @@ class Note:
     commands: bool = False
 
 
-def notes(table: ReproTable) -> tuple[Note, ...]:
+def notes_of(table: ReproTable) -> tuple[Note, ...]:
     """All notes that have something to say."""
     every = (
         Note("Without a number", tuple(dict.fromkeys(_troubles(table.cells)))),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from fedexp.reproduce.table import ReproTable
-from fedexp.reproduce.table_cells import REDUCED, Column, TableCell
+from fedexp.reproduce.tables.cells import REDUCED, Column, TableCell
+from fedexp.reproduce.tables.table import ReproTable
 
 Escape = Callable[[str], str]
 MAX_COLUMNS = 4  # side by side; more are set below each other
