@@ -400,7 +400,7 @@ class ServerRound(Bound):
     def record(self, name: str, value: Any) -> None:
         """Puts a number, or a (nested) list or tensor of numbers, into the round's record as ``component.name``."""
         where = f"{self.key}.{name}"
-        self.numbers[where] = plain_numbers(value, where)
+        self.numbers[where] = plain_numbers(value, f"{where} of round {self.round + 1}")
 
     def generator(self, purpose: str) -> torch.Generator:
         """Randomness for the server in this round."""

@@ -11,6 +11,7 @@ from fedexp.algos.feddf import EnsembleDistillation
 from fedexp.algos.fedgela import EquiangularHead
 from fedexp.algos.fedrs import RestrictedSoftmax
 from fedexp.algos.scaffold import Scaffold
+from fedexp.algos.server_optim import ServerMomentum
 from fedexp.client.network import load, tensors
 from fedexp.config.compose import composed
 from fedexp.core.seeding import torch_rng
@@ -90,6 +91,14 @@ def test_one_teacher_that_is_the_student_changes_no_parameter():
         model = advanced(df, {1: uplink}, engine=engine).state.model
     for n, w in uplink["model"].items():
         np.testing.assert_allclose(array(model[n]), array(w), atol=6e-3)  # Adam's steps, of rounding errors
+
+
+def test_the_student_begins_where_the_components_before_have_moved_the_mean():
+    """Half of the mean step, and then one step of Adam, which moves each weight by its learning rate at most."""
+    lr, half = 1e-6, {"avgm": ServerMomentum(lr=0.5, beta=0.0)}
+    models = [play(c, rounds=1).progress.state.model for c in ({**half, "df": EnsembleDistillation(steps=1, lr=lr)}, half)]
+    for n, w in models[1].items():
+        np.testing.assert_allclose(array(models[0][n]), array(w), rtol=0, atol=2 * lr)
 
 
 def test_every_round_has_its_own_order_of_samples():

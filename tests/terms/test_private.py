@@ -124,7 +124,9 @@ def test_before_training_a_client_is_tested_with_its_own_part():
 def test_fedbn_without_normalisation_layers_is_fedavg_and_says_so():
     ours, plain = play(components_of("fedbn")), play({})
     assert digest({"": ours.progress.state.model}) == digest({"": plain.progress.state.model})
-    assert "no normalisation layers" in PrivatePart(part="norm").note(ours.algorithm.facts)
+    note = PrivatePart(part="norm").note(ours.algorithm.facts)
+    assert "no normalisation layers" in note
+    assert "algo=fedavg also tests the server's" in note
     assert PrivatePart(part="classifier").note(ours.algorithm.facts) is None
     ours, plain = play(components_of("fedbn"), norm=True), play({}, norm=True)
     assert PrivatePart(part="norm").note(ours.algorithm.facts) is None
