@@ -133,6 +133,13 @@ def test_fedbn_without_normalisation_layers_is_fedavg_and_says_so():
     assert digest({"": ours.progress.state.model}) != digest({"": plain.progress.state.model})
 
 
+@pytest.mark.parametrize("algo", [*PARTS, "fedrep", "fedproto"])
+def test_a_server_that_lacks_the_part_is_not_tested(algo):
+    records = play(components_of(algo), norm=True).records
+    assert not any("aggregation" in record for record in records)
+    assert all("personalization" in record for record in records)
+
+
 def test_parts_can_be_joined_and_must_be_there():
     with opened({"private": PrivatePart(part="classifier+norm")}, norm=True) as engine:
         round_of(engine)
