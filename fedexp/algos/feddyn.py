@@ -17,7 +17,7 @@ from fedexp.core.views import Facts, LocalRound, ServerRound, Step, View
 
 @dataclass(frozen=True, kw_only=True)
 class DynamicRegularizer(Component):
-    """Pulls a client's weights by its accumulated drift, so that clients and server agree where they stand still.
+    """Pulls a client's weights by its accumulated drift, so that clients and server agree once nothing moves any more.
 
     Acar et al., "Federated Learning Based on Dynamic Regularization" (FedDyn), ICLR 2021, Alg. 1: a client minimises
     its loss - <g_k, w> + alpha/2 · ‖w - w_t‖², then g_k ← g_k - alpha (w_k - w_t). The server has

@@ -177,7 +177,7 @@ class GaussianNoise(Component):
         if sent := [f"{k}.{u.name}" for k, c in {**before, **after}.items() for u in c.uploads()]:
             yield (
                 f"puts noise on the model only, and {', '.join(sent)} would be sent without: nothing is private then. "
-                "Leave it out, or the component that sends them."
+                "Use it without the components that send them."
             )
 
     def note(self, facts: Facts) -> str:

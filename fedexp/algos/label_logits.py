@@ -37,8 +37,8 @@ class LabelLogits(Component):
 
     Deviations: F is taken at the end of the phase, in evaluation mode, not accumulated while training. Whether the
     paper's F are outputs before or after the softmax was not checked in its text; here they are before. With partial
-    participation T has the latest tables of all clients that were ever there. ``teacher: all`` does not leave the
-    client's own table out; PFLlib does so, and uses raw mean logits as if they were probabilities, which is not here.
+    participation T has the latest tables of all clients that were ever there. ``teacher: all`` keeps the client's own
+    table in the mean, as PFLlib does, which also takes raw mean logits for probabilities; that is not offered here.
     The federated augmentation of the paper is not here. A leftover in the authors' code of FedRS distils from the
     received model instead of label-wise logits; which one its tables have is not known.
     """
