@@ -48,6 +48,7 @@ class LabelLogits(Component):
     share_model: bool = True
 
     padded: ClassVar[bool] = True
+    needs_classifier: ClassVar[bool] = True
 
     def problems(self, facts: Facts) -> Iterable[str]:
         """Logits are taken once."""

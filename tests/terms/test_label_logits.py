@@ -103,6 +103,14 @@ def test_the_teacher_may_be_the_mean_of_all():
     torch.testing.assert_close(targets[0], F.softmax(total["value"][0] - own["value"][0], 0))
 
 
+def test_a_replaced_classifier_is_refused():
+    """Tables are made by the network's own, which nobody has trained then."""
+    from fedexp.algos.fedgela import EquiangularHead
+
+    with pytest.raises(PlanError, match=r"'logits' runs the network's own classifier .* component 'etf' replaces"):
+        trial_after({"etf": EquiangularHead(), "logits": LabelLogits()}, rounds=0)
+
+
 def test_without_the_model_only_tables_are_sent():
     numbers = 4 * (CLASSES * CLASSES + CLASSES)
     bare, plain = play({"logits": LabelLogits(share_model=False)}), play({})

@@ -408,7 +408,9 @@ def test_a_classifier_that_another_component_replaces_is_not_run(ask):
             ask(server)
 
     algorithm = compiled({"own": Replaces(during=("*",)), "asks": Asks()}, net)
-    with pytest.raises(PlanError, match=r"component 'asks' runs the network's classifier .* component 'own' replaces"):
+    with pytest.raises(
+        PlanError, match=r"component 'asks' runs the network's own classifier .* component 'own' replaces"
+    ):
         after(algorithm, {c: {"model": {}} for c in COHORT}, net, public=PUBLIC)
 
 
