@@ -108,5 +108,5 @@ class InheritedPrivateModel(Component):
         return view.mine["model"] if view.mine["seen"]["value"] > 0 else weights
 
     def neutral(self) -> InheritedPrivateModel | None:
-        """FedPHP without transfer uploads what FedAvg does; MAP uploads the first half of the steps, whatever is set."""
+        """FedPHP without transfer uploads what FedAvg does; MAP uploads the first half of the steps in any case."""
         return replace(self, weight=0.0) if self.during == ("local",) else None
