@@ -17,14 +17,16 @@ from fedexp.errors import PlanError
 from fedexp.testing import CLASSES, play, tiny_net, trial_after
 from tests.helpers import array, batches_of, jobs_of, opened, round_of, work, worker_of
 
-KINDS = [{"share_model": True}, {"share_model": False}]
+KINDS = [{"share_model": True}, {"share_model": False}, {"share_model": True, "average": "probabilities"}]
 
 
-def table_of(weights, samples):
-    """Mean logits of each label, by a loop; nan for labels that are not there."""
+def table_of(weights, samples, average):
+    """Mean logits, or probabilities, of each label, by a loop; nan for labels that are not there."""
     net = tiny_net()
     load(net, weights)
     z, y = array(net.eval()(samples.x)), samples.y.numpy()
+    if average == "probabilities":
+        z = np.exp(z) / np.exp(z).sum(1, keepdims=True)
     return np.array([z[y == c].mean(0) if (y == c).any() else np.full(CLASSES, np.nan) for c in range(CLASSES)])
 
 
@@ -50,7 +52,7 @@ def test_a_client_learns_from_the_latest_tables_of_the_others(kind, client):
         data = worker_of(engine).data
         for _ in range(4):
             cohort = engine.sampler(engine.progress.state.round)
-            tables |= {c: table_of(trained(work(engine, c), method), data.own_train(c)) for c in cohort}
+            tables |= {c: table_of(trained(work(engine, c), method), data.own_train(c), method.average) for c in cohort}
             round_of(engine)
         total = engine.progress.state.slots["logits.total"]
         np.testing.assert_allclose(array(total["value"]), np.nansum(list(tables.values()), 0), rtol=1e-3, atol=1e-4)
@@ -62,7 +64,8 @@ def test_a_client_learns_from_the_latest_tables_of_the_others(kind, client):
     load(net, job.downlink["model"] if method.share_model else job.private["logits.model"])
     teacher = others_mean(tables, client)
     known = torch.tensor(~np.isnan(teacher).any(1))
-    targets = F.softmax(torch.tensor(np.nan_to_num(teacher)), 1).float()
+    targets = torch.tensor(np.nan_to_num(teacher)).float()
+    targets = F.softmax(targets, 1) if method.average == "logits" else targets
     plain = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
     for x, y in batches:
         z = net(x)
