@@ -34,7 +34,8 @@ class DynamicRegularizer(Component):
     what is saved. ``by_samples: true`` is the authors' alpha / (n_k / mean n). They have no momentum; here the run's
     stays (``optim.momentum=0``), and alpha from 0.1 on may diverge with 0.9. ``local.clip`` limits the pull too; theirs
     does not limit alpha · w, which is in their weight decay. MAP's public code has another rule, a squared norm divided
-    by the number of tensors and w ← (1 - Q) w + Q mean(w_k) without h, which is left out.
+    by the number of tensors and w ← (1 - Q) w + Q mean(w_k) without h, which is left out. Beside another component that
+    changes the server's step (a server optimizer, a ``server_lr``) r is not the mean of the r_k any more.
     """
 
     alpha: Positive = 0.01
