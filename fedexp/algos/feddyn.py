@@ -17,7 +17,7 @@ from fedexp.core.views import Facts, LocalRound, ServerRound, Step, View
 
 @dataclass(frozen=True, kw_only=True)
 class DynamicRegularizer(Component):
-    """Pulls a client's weights by its accumulated drift, so that clients and server agree where they stand still.
+    """Pulls a client's weights by its accumulated drift, so that clients and server agree once nothing moves any more.
 
     Acar et al., "Federated Learning Based on Dynamic Regularization" (FedDyn), ICLR 2021, Alg. 1: a client minimises
     its loss - <g_k, w> + alpha/2 · ‖w - w_t‖², then g_k ← g_k - alpha (w_k - w_t). The server has
@@ -34,7 +34,8 @@ class DynamicRegularizer(Component):
     what is saved. ``by_samples: true`` is the authors' alpha / (n_k / mean n). They have no momentum; here the run's
     stays (``optim.momentum=0``), and alpha from 0.1 on may diverge with 0.9. ``local.clip`` limits the pull too; theirs
     does not limit alpha · w, which is in their weight decay. MAP's public code has another rule, a squared norm divided
-    by the number of tensors and w ← (1 - Q) w + Q mean(w_k) without h, which is left out.
+    by the number of tensors and w ← (1 - Q) w + Q mean(w_k) without h, which is left out. Beside another component that
+    changes the server's step (a server optimizer, a ``server_lr``) r is not the mean of the r_k any more.
     """
 
     alpha: Positive = 0.01

@@ -40,7 +40,7 @@ class FeatureGenerator(Component):
     Deviations: the paper's two terms have weight 1. The authors' code begins with ``weight: 10`` and ``latent: 10``,
     the weight of KL(softmax(f(G(ε, y))) ‖ softmax(z)) for the labels y of the batch, and multiplies both by ``decay:
     0.98`` each round, the first also by ``samples`` over the batch size. It draws labels uniformly and keeps Adam's
-    state; here Adam begins anew each round. PFLlib and FL-bench have other sizes, steps and no diversity; FL-bench
+    state; here Adam begins anew each round. PFLlib and FL-bench have other sizes and steps, and no diversity; FL-bench
     draws the client's own labels only, from which nothing is learned about classes that it lacks. Clients run the
     generator with its running statistics, the server trains it with those of its batches. A restricted softmax does not
     act on generated features.

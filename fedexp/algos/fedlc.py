@@ -27,7 +27,7 @@ class LogitCalibration(Component):
     ``denominator: others``: the loss as printed, whose sum of exponentials leaves out the sample's own class.
 
     Deviations: the printed loss has no lower bound (log(1 - p_y) is added to the cross-entropy), so the default keeps
-    the own class in the sum, as public re-implementations do. A class that the client has not is taken to have 1e-8
+    the own class in the sum, as public re-implementations do. A class that the client lacks is taken to have 1e-8
     samples, as there: with tau = 1 its margin is 100, and it is out of the softmax. A restricted softmax that scales
     missing classes only has nothing to do beside it then.
     """

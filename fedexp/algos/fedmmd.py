@@ -16,8 +16,8 @@ from fedexp.core.views import Step
 class FeatureDiscrepancy(Component):
     """Adds weight · MMD²(h, h_t) to the loss, where h_t are the batch's features under the received weights.
 
-    Yao et al., FedMMD ("Two-stream Federated Learning"), VCIP 2018, as compared with by FedRS (tables 1, 5)
-    and MAP (tables 1, 2). The received model is frozen and in evaluation mode; the kernel is a sum of five Gaussians
+    Yao et al., FedMMD ("Two-stream Federated Learning"), VCIP 2018, a baseline of FedRS (tables 1, 5) and of MAP
+    (tables 1, 2). The received model is frozen and in evaluation mode; the kernel is a sum of five Gaussians
     (``fedexp.algos.transfer.mmd``), as in the public code of MAP and FedRS. Nothing more is sent or kept than in
     FedAvg, and no client has a model of its own. A step needs one forward pass more.
 

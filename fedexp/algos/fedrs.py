@@ -149,7 +149,8 @@ class GaussianNoise(Component):
     (Dong, Roth and Su, JRSS-B 2022, cor. 2.13 and 3.3; Balle and Wang, ICML 2018, theorem 8).
 
     Only parameters of the model are covered. A component that sends anything else is refused. Running statistics of
-    normalisation layers are sent as they are.
+    normalisation layers are sent as they are; then, or if a client has fewer than ``min_samples``, the plan says that
+    the statement does not hold.
 
     Deviations: the paper rounds its ε = 3.1075 to 3, and counts one release only. That sensitivity presumes clipping
     per sample; clipping the finished update, as described there and done here, guarantees 2 clip only. No credit is
@@ -177,18 +178,28 @@ class GaussianNoise(Component):
         if sent := [f"{k}.{u.name}" for k, c in {**before, **after}.items() for u in c.uploads()]:
             yield (
                 f"puts noise on the model only, and {', '.join(sent)} would be sent without: nothing is private then. "
-                "Leave it out, or the component that sends them."
+                "Use it without the components that send them."
             )
 
     def note(self, facts: Facts) -> str:
-        """The privacy statement, as the paper accounts for it, and what the paper leaves out."""
+        """The privacy statement, as the paper accounts for it, what the paper leaves out, and why it may not hold."""
         total = composed_epsilon(math.sqrt(self.rounds) * self._sensitivity / self.sigma, self.delta)
-        return (
+        said = (
             f"(epsilon, delta) = ({self.epsilon:.4f}, {self.delta:g}) for one release by the accounting of FedRS, "
             f"appendix B (sensitivity 2·{self.clip:g}/{self.min_samples}, which presumes clipping per sample); "
-            f"({total:.4g}, {self.delta:g}) for a client that takes part in {self.rounds} rounds. Running "
-            "statistics of normalisation layers are sent without noise; neither holds for a network that has them"
+            f"({total:.4g}, {self.delta:g}) for a client that takes part in {self.rounds} rounds"
         )
+        if reasons := [*self._broken(facts)]:
+            said += f". Neither holds in this run: {', and '.join(reasons)}"
+        return said
+
+    def _broken(self, facts: Facts) -> Iterable[str]:
+        """What the statement presumes, and the run does not have."""
+        smallest = int(facts.counts.sum(1).min())
+        if smallest < self.min_samples:
+            yield f"a client has {smallest} training samples, fewer than min_samples={self.min_samples}"
+        if facts.layout.statistics:
+            yield "the running statistics of normalisation layers are sent without noise"
 
     def uplink(self, weights: Tree, local: LocalRound) -> Tree:
         """Clip first, then noise; buffers are not touched."""

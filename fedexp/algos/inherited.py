@@ -82,7 +82,7 @@ class InheritedPrivateModel(Component):
 
     def loss(self, step: Step) -> Tensor | None:
         """The transfer term, written as a correction of the cross-entropy: weight · (L - CE)."""
-        if not step.once("taught", lambda: bool(step.mine["seen"]["value"])):
+        if not self.weight or not step.once("taught", lambda: bool(step.mine["seen"]["value"])):
             return None
         features, logits = step.forward(step.mine["model"])
         if self.transfer == "mmd":
@@ -106,3 +106,7 @@ class InheritedPrivateModel(Component):
     def view(self, weights: Tree, view: View) -> Tree:
         """The private model, once there is one."""
         return view.mine["model"] if view.mine["seen"]["value"] > 0 else weights
+
+    def neutral(self) -> InheritedPrivateModel | None:
+        """FedPHP without transfer uploads what FedAvg does; MAP uploads the first half of the steps in any case."""
+        return replace(self, weight=0.0) if self.during == ("local",) else None

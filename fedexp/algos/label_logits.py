@@ -35,19 +35,23 @@ class LabelLogits(Component):
     (FedRS's FD, which has a global accuracy). Without it each client keeps a model of its own for ever, nothing but
     tables is sent, and the server has no model to be tested (the original; FedReMa's FedDistill).
 
-    Deviations: F is taken at the end of the phase, in evaluation mode, not accumulated while training. Whether the
-    paper's F are outputs before or after the softmax was not checked in its text; here they are before. With partial
-    participation T has the latest tables of all clients that were ever there. ``teacher: all`` does not leave the
-    client's own table out; PFLlib does so, and uses raw mean logits as if they were probabilities, which is not here.
-    The federated augmentation of the paper is not here. A leftover in the authors' code of FedRS distils from the
-    received model instead of label-wise logits; which one its tables have is not known.
+    ``average: probabilities``: F_kl is the mean of softmax(z), and T_ky itself is what the student learns.
+
+    Deviations: F is taken at the end of the phase, in evaluation mode, not accumulated while training. The paper calls
+    the output of the softmax a logit vector, so that it averages probabilities; the default averages logits, as public
+    code does. With partial participation T has the latest tables of all clients that were ever there. ``teacher: all``
+    keeps the client's own table in the mean, as PFLlib does, which also takes raw mean logits for probabilities; that
+    is not offered here. The federated augmentation of the paper is not here. A leftover in the authors' code of FedRS
+    distils from the received model instead of label-wise logits; which one its tables have is not known.
     """
 
     weight: NotNegative = 1.0
     teacher: Literal["others", "all"] = "others"
+    average: Literal["logits", "probabilities"] = "logits"
     share_model: bool = True
 
     padded: ClassVar[bool] = True
+    needs_classifier: ClassVar[bool] = True
 
     def problems(self, facts: Facts) -> Iterable[str]:
         """Logits are taken once."""
@@ -96,15 +100,16 @@ class LabelLogits(Component):
         table: Tree = step.mine["total"]
         if self.teacher == "others":
             table = sub(table, step.mine["own"])
-        return F.softmax(table["value"] / table["weight"].clamp(min=1)[:, None], 1), (table["weight"] > 0.5).to(
-            table["value"]
-        )
+        mean = table["value"] / table["weight"].clamp(min=1)[:, None]
+        known = (table["weight"] > 0.5).to(mean)
+        return (F.softmax(mean, 1) if self.average == "logits" else mean), known
 
     def finish(self, local: LocalRound) -> Out:
         """One pass over the training samples."""
         end = local.ends[self.during[0]]
         logits = ((local.classify(end, h), y) for h, y in local.embed(end))
-        sums = class_sums(logits, local.facts.n_classes)
+        answers = logits if self.average == "logits" else ((F.softmax(z, 1), y) for z, y in logits)
+        sums = class_sums(answers, local.facts.n_classes)
         value, weight = sums["value"], sums["weight"]
         table = {"value": value / weight.clamp(min=1)[:, None], "weight": (weight > 0).to(value)}
         kept = {"own": table} if self.share_model else {"own": table, "model": end}

@@ -52,7 +52,10 @@ class PrivatePart(Component):
         """What FedBN is without normalisation layers."""
         if self.part != "norm" or facts.layout.parts["norm"]:
             return None
-        return "this network has no normalisation layers, so nothing is private and clients train FedAvg's model"
+        return (
+            "this network has no normalisation layers, so nothing is private and clients train FedAvg's model; "
+            "algo=fedavg also tests the server's"
+        )
 
     def slots(self) -> Sequence[Slot]:
         """The client's own part."""

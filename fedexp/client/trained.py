@@ -11,7 +11,7 @@ from fedexp.client.asks import Fitted
 from fedexp.client.network import Frozen
 from fedexp.client.optim import OptimizerFactory
 from fedexp.client.session import ClientSession
-from fedexp.core.state import Message, Tree, nbytes, sizes
+from fedexp.core.state import Tree, nbytes, sizes
 from fedexp.core.views import LocalRound
 from fedexp.data.federated import FederatedData
 from fedexp.data.source import Samples
@@ -51,13 +51,17 @@ def local_round(
 def client_view(
     session: ClientSession,
     local: LocalRound,
-    uplink: Message,
+    uploaded: Tree,
     personal: Tree,
     seconds: float,
     data: FederatedData,
     frozen: Frozen,
+    sent: int,
 ) -> ClientView:
-    """The trained client as probes see it. ``frozen`` is not that of the local round, which may be over."""
+    """The trained client as probes see it. ``frozen`` is not that of the local round, which may be over.
+
+    ``uploaded`` is as trained: what is ``sent`` of it, in bytes, may lack parts of it, or be edited on the way.
+    """
     seed, own, received = local.facts.seed, data.own_train(local.client), {**session.received}
 
     def embedded(tree: Tree, samples: Samples) -> tuple[Tensor, Tensor]:
@@ -66,11 +70,11 @@ def client_view(
 
     return ClientView(
         round=local.round, info=local.info, facts=local.facts, received=received, ends=local.ends,
-        uploaded={**received, **uplink.get("model", {})}, personal=personal, seconds=seconds,
+        uploaded=uploaded, personal=personal, seconds=seconds,
         classify=_classifier(frozen),
         sizes={
             "network": nbytes(received), "model": sizes(session.message).get("model", 0),
-            "received": sum(sizes(session.message).values()), "sent": sum(sizes(uplink).values()),
+            "received": sum(sizes(session.message).values()), "sent": sent,
             "kept": sum(sizes(session.private).values()),
         },
         own=lambda tree, count: embedded(tree, drawn(own, count, seed, "own")),

@@ -247,9 +247,11 @@ class Worker:
         self, observer: ClientObserver, session: ClientSession, local: LocalRound, uplink: Message, seconds: float
     ) -> None:
         """Shows the trained client to the probes, whose own time is not the training's."""
-        uploaded, personal = self._moved(uplink), self.algorithm.compose(local.last, session.view, "view")
+        uploaded = local.ends[self.algorithm.uploading.name]
+        personal = self.algorithm.compose(local.last, session.view, "view")
         trained, frozen = seconds - observer.seconds, self._spares.fresh()
-        observer.finish(client_view(session, local, uploaded, personal, trained, self.data, frozen))
+        view = client_view(session, local, uploaded, personal, trained, self.data, frozen, sum(sizes(uplink).values()))
+        observer.finish(view)
 
     def _open(self, job: Job) -> ClientSession:
         model, private = self.algorithm.open(job.downlink, job.private)

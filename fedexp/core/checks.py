@@ -38,7 +38,7 @@ def clashing(components: Components) -> Iterable[str]:
 
 
 def without_classifier(components: Components) -> Iterable[str]:
-    """Components that run the network's classifier at the server, where another one replaces it in tests."""
+    """Components that run the network's own classifier outside of steps, where another one replaces it in tests."""
     replacing = [k for k, c in components.items() if overrides(c, "head") and {"eval", "*"} & set(c.during)]
     if replacing:
         yield from (no_classifier(k, replacing[0]) for k, c in components.items() if c.needs_classifier)

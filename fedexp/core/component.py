@@ -71,7 +71,7 @@ class Component:
     paper: ClassVar[Paper | None] = None  # how its authors weigh and evaluate; a run that differs says so
     needs_sgd: ClassVar[bool] = False  # reads LocalRound.normaliser of the phases in ``during``, which other rules lack
     needs_public: ClassVar[bool] = False  # True: refused without the setting ``public``; see ``ServerRound.public``
-    needs_classifier: ClassVar[bool] = False  # runs the network's at the server: refused beside one that replaces it
+    needs_classifier: ClassVar[bool] = False  # runs the network's own outside of steps: refused where it is replaced
     terms: ClassVar[tuple[str, ...]] = ()  # names of the terms of ``loss``, if it returns several
 
     # ------------------------------------------------------------ declare: class variables, or properties of the fields

@@ -25,4 +25,5 @@ def plain_numbers(value: Any, where: str) -> Any:
         return [plain_numbers(v, where) for v in value]
     if isinstance(value, int | float) and math.isfinite(value):
         return value
-    raise PlanError(f"record: {where} is {value!r}; only finite numbers and lists of them can be recorded.")
+    advice = " Training has diverged: lower the learning rates, or set local.clip." * isinstance(value, float)
+    raise PlanError(f"record: {where} is {value!r}; only finite numbers and lists of them can be recorded.{advice}")

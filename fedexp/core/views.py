@@ -32,10 +32,10 @@ NO_PUBLIC = "needs samples at the server, which has none. Add public=500 to give
 
 
 def no_classifier(key: str, replacing: str) -> str:
-    """Why a component that runs the network's classifier at the server cannot do so."""
+    """Why a component that runs the network's own classifier, at the server or after training, cannot do so."""
     return (
-        f"component {key!r} runs the network's classifier at the server, which component {replacing!r} replaces. "
-        "They cannot be combined."
+        f"component {key!r} runs the network's own classifier beside the training, which component {replacing!r} "
+        "replaces. They cannot be combined."
     )
 
 
@@ -400,7 +400,7 @@ class ServerRound(Bound):
     def record(self, name: str, value: Any) -> None:
         """Puts a number, or a (nested) list or tensor of numbers, into the round's record as ``component.name``."""
         where = f"{self.key}.{name}"
-        self.numbers[where] = plain_numbers(value, where)
+        self.numbers[where] = plain_numbers(value, f"{where} of round {self.round + 1}")
 
     def generator(self, purpose: str) -> torch.Generator:
         """Randomness for the server in this round."""

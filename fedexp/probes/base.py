@@ -73,7 +73,7 @@ class ClientView:
     Attributes:
         received: The weights that it began with.
         ends: The weights after each phase.
-        uploaded: The whole model of which it sends a part or all: the end of the phase that uploads.
+        uploaded: The whole model of which it sends a part or all, as it is trained: the end of the phase that uploads.
         personal: The model that it would use for itself.
         seconds: What the round took until now, without tests and probes.
         sizes: Bytes of what it ``received``, ``sent`` and has ``kept``, and of its ``network``.

@@ -25,6 +25,7 @@ from fedexp.testing.pretend_device import DEVICE, PretendDevice
 from fedexp.testing.trial import CLIENTS, Net, card, play, tiny_net, trial, trial_after
 
 T = TypeVar("T")
+MIN_REASON = 40  # letters of a sentence that says why
 
 
 class Shuffled(SerialExecutor):
@@ -189,15 +190,18 @@ def slots_begin_alike(components: Components, net: Net = tiny_net) -> None:
 
 
 def composes_or_says_why(components: Components, net: Net = tiny_net) -> None:
-    """Together with restricted softmax and control variates: it runs, or a PlanError explains."""
+    """With restricted softmax, with control variates and with both: it runs, or is refused before the first round."""
     from fedexp.algos.fedrs import RestrictedSoftmax
     from fedexp.algos.scaffold import Scaffold
 
-    try:
-        play({"extra_rs": RestrictedSoftmax(alpha=0.5), **components}, rounds=1, net=net)
-        play({**components, "extra_scaffold": Scaffold()}, rounds=1, net=net)
-    except PlanError as error:
-        demand(len(str(error)) > 20, "a PlanError that explains nothing")
+    rs, scaffold = {"extra_rs": RestrictedSoftmax(alpha=0.5)}, {"extra_scaffold": Scaffold()}
+    for combined in ({**rs, **components}, {**components, **scaffold}, {**rs, **components, **scaffold}):
+        try:
+            trial_after(combined, rounds=0, net=net)
+        except PlanError as error:
+            demand(len(str(error)) > MIN_REASON, f"a refusal that explains nothing: {error}")
+        else:
+            play(combined, rounds=2, net=net)
 
 
 def works_on_a_device(components: Components, net: Net = tiny_net) -> None:

@@ -167,11 +167,19 @@ class RandomSlot(Component):
 
 @dataclass(frozen=True, kw_only=True)
 class Mute(Component):
-    """Refuses to be composed, and does not say why."""
+    """Refuses to be composed with control variates, and does not say why."""
+
+    def clashes(self, before, after):
+        return ["says no"] if "extra_scaffold" in after else []
+
+
+@dataclass(frozen=True, kw_only=True)
+class RefusesTooLate(Component):
+    """Finds out in the first round that it cannot be composed with control variates."""
 
     def serve(self, server):
-        if len(server.views) > 1:
-            raise PlanError("no")
+        if "extra_scaffold" in server.views:
+            raise PlanError("component 'saboteur' cannot be combined with component 'extra_scaffold'.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -226,6 +234,7 @@ SABOTEURS = [
     ("neutral_is_fedavg", {"saboteur": NotNeutral()}),
     ("slots_begin_alike", {"saboteur": RandomSlot()}),
     ("composes_or_says_why", {"saboteur": Mute()}),
+    ("composes_or_says_why", {"saboteur": RefusesTooLate()}),
     ("works_on_a_device", {"saboteur": ComparesWithTheHost()}),
     ("works_on_a_device", {"saboteur": LooksAtTheLoss()}),
 ]

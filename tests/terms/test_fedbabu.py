@@ -50,6 +50,17 @@ def test_the_head_moves_in_no_phase_and_the_servers_model_has_it(more):
     assert all("aggregation" in record for record in engine.records)
 
 
+def test_what_lies_beside_the_network_is_trained():
+    """The projection head of MOON belongs to the body."""
+    from fedexp.algos.moon import ModelContrast
+
+    engine = play({**BABU, "moon": ModelContrast(projection=3)}, fraction=1.0)
+    initial, model = engine.algorithm.facts.initial, engine.progress.state.model
+    head = engine.algorithm.facts.layout.parts["moon.projection"]
+    assert head
+    assert not any(torch.equal(model[n], initial[n]) for n in head)
+
+
 @pytest.mark.parametrize("part", ["classifier", "all"])
 def test_fine_tuning_written_out(part):
     """Five epochs from the model to be tested, on the client's samples, with another learning rate if asked for."""

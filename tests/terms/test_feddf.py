@@ -11,6 +11,7 @@ from fedexp.algos.feddf import EnsembleDistillation
 from fedexp.algos.fedgela import EquiangularHead
 from fedexp.algos.fedrs import RestrictedSoftmax
 from fedexp.algos.scaffold import Scaffold
+from fedexp.algos.server_optim import ServerMomentum
 from fedexp.client.network import load, tensors
 from fedexp.config.compose import composed
 from fedexp.core.seeding import torch_rng
@@ -92,6 +93,15 @@ def test_one_teacher_that_is_the_student_changes_no_parameter():
         np.testing.assert_allclose(array(model[n]), array(w), atol=6e-3)  # Adam's steps, of rounding errors
 
 
+def test_the_student_begins_where_the_components_before_have_moved_the_mean():
+    """Half of the mean step, and then one step of Adam, which moves each weight by its learning rate at most."""
+    lr, half = 1e-6, {"avgm": ServerMomentum(lr=0.5, beta=0.0)}
+    both = {**half, "df": EnsembleDistillation(steps=1, lr=lr)}
+    distilled, begun = (play(components, rounds=1).progress.state.model for components in (both, half))
+    for n, w in begun.items():
+        np.testing.assert_allclose(array(distilled[n]), array(w), rtol=0, atol=2 * lr)
+
+
 def test_every_round_has_its_own_order_of_samples():
     with opened({"df": EnsembleDistillation(steps=2, batch_size=3)}, fraction=1.0) as engine:
         first, second = (round_of(engine).model for _ in range(2))
@@ -105,7 +115,7 @@ def test_the_configuration_gives_the_server_its_samples():
 
 def test_a_replaced_classifier_is_refused_before_the_first_round():
     """The server distils through the network's own."""
-    with pytest.raises(PlanError, match=r"'df' runs the network's classifier at the server, which component 'etf'"):
+    with pytest.raises(PlanError, match=r"'df' runs the network's own classifier .* which component 'etf'"):
         trial_after({"df": EnsembleDistillation(), "etf": EquiangularHead()}, rounds=0)
 
 

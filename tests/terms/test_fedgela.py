@@ -300,6 +300,19 @@ def test_what_cannot_be_combined_is_refused():
             trial_after({k: made[k] for k in parts}, rounds=0)
 
 
+def test_a_bias_that_would_be_stretched_is_refused():
+    """Of a trained classifier; beside a frame the network's own classifier is not used."""
+
+    def biased(*, norm):
+        net = tiny_net(norm=norm)
+        net.classifier = torch.nn.Linear(8, 4)
+        return net
+
+    with pytest.raises(PlanError, match=r"algo\.la\.quantity .* adds a bias\. Set model\.bias=false"):
+        trial_after({"la": LocalAdaptation()}, rounds=0, net=biased)
+    trial_after(GELA, rounds=0, net=biased)
+
+
 def test_from_its_files(tmp_path):
     parts = tiny("algo=fedgela").algorithm.components
     assert list(parts) == ["etf", "la"]

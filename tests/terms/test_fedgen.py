@@ -139,7 +139,7 @@ def test_what_is_sent():
 def test_refusals():
     with pytest.raises(PlanError, match=r"algo\.gen\.batch_size must be at least 2"):
         trial_after({"gen": FeatureGenerator(batch_size=1)}, rounds=0)
-    with pytest.raises(PlanError, match=r"'gen' runs the network's classifier at the server"):
+    with pytest.raises(PlanError, match=r"'gen' runs the network's own classifier"):
         trial_after({"etf": EquiangularHead(during=("*",)), "gen": FeatureGenerator(**SMALL)}, rounds=0)
 
 

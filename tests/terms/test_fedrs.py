@@ -315,12 +315,20 @@ def test_the_statement_counts_all_rounds_of_the_run():
     noise = experiment.algorithm.components["noise"]
     said = noise.note(experiment.algorithm.facts)
     assert noise.rounds == 9
-    assert f"({composed_epsilon(3.0, 0.01):.4g}, 0.01) for a client that takes part in 9 rounds" in noise.note(
-        experiment.algorithm.facts
-    )
+    assert f"({composed_epsilon(3.0, 0.01):.4g}, 0.01) for a client that takes part in 9 rounds" in said
     assert composed_epsilon(3.0, 0.01) > 3 * composed_epsilon(1.0, 0.01)
     assert composed_epsilon(1.0, 0.01) < GaussianNoise().epsilon  # the paper's formula is an upper bound of one release
-    assert "statistics of normalisation layers are sent without noise" in said
+
+
+@pytest.mark.parametrize("norm", [False, True])
+@pytest.mark.parametrize("min_samples", [1, 400])
+def test_the_statement_says_where_it_does_not_hold(norm, min_samples):
+    """The paper's m is the smallest local training set; clients of the trial have one sample or more."""
+    facts = trial_after({}, rounds=0, norm=norm).algorithm.facts
+    said = GaussianNoise(min_samples=min_samples).note(facts)
+    assert ("Neither holds in this run" in said) is (norm or min_samples == 400)
+    assert ("a client has 1 training samples, fewer than min_samples=400" in said) is (min_samples == 400)
+    assert ("statistics of normalisation layers are sent without noise" in said) is norm
 
 
 @pytest.mark.parametrize(

@@ -17,14 +17,16 @@ from fedexp.errors import PlanError
 from fedexp.testing import CLASSES, play, tiny_net, trial_after
 from tests.helpers import array, batches_of, jobs_of, opened, round_of, work, worker_of
 
-KINDS = [{"share_model": True}, {"share_model": False}]
+KINDS = [{"share_model": True}, {"share_model": False}, {"share_model": True, "average": "probabilities"}]
 
 
-def table_of(weights, samples):
-    """Mean logits of each label, by a loop; nan for labels that are not there."""
+def table_of(weights, samples, average):
+    """Mean logits, or probabilities, of each label, by a loop; nan for labels that are not there."""
     net = tiny_net()
     load(net, weights)
     z, y = array(net.eval()(samples.x)), samples.y.numpy()
+    if average == "probabilities":
+        z = np.exp(z) / np.exp(z).sum(1, keepdims=True)
     return np.array([z[y == c].mean(0) if (y == c).any() else np.full(CLASSES, np.nan) for c in range(CLASSES)])
 
 
@@ -39,8 +41,9 @@ def others_mean(tables, client):
     return np.where(there.any(0), np.where(there, rest, 0).sum(0) / np.maximum(there.sum(0), 1), np.nan)
 
 
+@pytest.mark.parametrize("client", [1, 2])  # of which the second has a label that nobody teaches it
 @pytest.mark.parametrize("kind", KINDS, ids=str)
-def test_a_client_learns_from_the_latest_tables_of_the_others(kind):
+def test_a_client_learns_from_the_latest_tables_of_the_others(kind, client):
     """Over rounds with different cohorts: each client's table is in the sum once, as it was sent last."""
     method = LabelLogits(weight=0.7, **kind)
     tables = {}
@@ -49,19 +52,20 @@ def test_a_client_learns_from_the_latest_tables_of_the_others(kind):
         data = worker_of(engine).data
         for _ in range(4):
             cohort = engine.sampler(engine.progress.state.round)
-            tables |= {c: table_of(trained(work(engine, c), method), data.own_train(c)) for c in cohort}
+            tables |= {c: table_of(trained(work(engine, c), method), data.own_train(c), method.average) for c in cohort}
             round_of(engine)
         total = engine.progress.state.slots["logits.total"]
         np.testing.assert_allclose(array(total["value"]), np.nansum(list(tables.values()), 0), rtol=1e-3, atol=1e-4)
         assert set(tables) >= {0, 1}
-        (job,) = jobs_of(engine, [1])
+        (job,) = jobs_of(engine, [client])
         batches = batches_of(engine, job, "local")
-        result = work(engine, 1)
+        result = work(engine, client)
     net = tiny_net()
     load(net, job.downlink["model"] if method.share_model else job.private["logits.model"])
-    teacher = others_mean(tables, 1)
+    teacher = others_mean(tables, client)
     known = torch.tensor(~np.isnan(teacher).any(1))
-    targets = F.softmax(torch.tensor(np.nan_to_num(teacher)), 1).float()
+    targets = torch.tensor(np.nan_to_num(teacher)).float()
+    targets = F.softmax(targets, 1) if method.average == "logits" else targets
     plain = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
     for x, y in batches:
         z = net(x)
@@ -100,6 +104,14 @@ def test_the_teacher_may_be_the_mean_of_all():
     targets, known = LabelLogits()._teacher(here)
     assert known.tolist() == [1, 1, 0, 0]
     torch.testing.assert_close(targets[0], F.softmax(total["value"][0] - own["value"][0], 0))
+
+
+def test_a_replaced_classifier_is_refused():
+    """Tables are made by the network's own, which nobody has trained then."""
+    from fedexp.algos.fedgela import EquiangularHead
+
+    with pytest.raises(PlanError, match=r"'logits' runs the network's own classifier .* component 'etf' replaces"):
+        trial_after({"etf": EquiangularHead(), "logits": LabelLogits()}, rounds=0)
 
 
 def test_without_the_model_only_tables_are_sent():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import pytest
 import torch
@@ -12,6 +14,7 @@ from fedexp.algos.perfedavg import MetaGradient
 from fedexp.algos.scaffold import Scaffold
 from fedexp.client.network import load, tensors
 from fedexp.client.optim import Sgd
+from fedexp.core.component import Component
 from fedexp.core.state import digest
 from fedexp.errors import PlanError
 from fedexp.testing import play, tiny_net, trial_after
@@ -141,3 +144,14 @@ def test_a_gradient_that_was_edited_before_is_refused():
     with pytest.raises(PlanError, match=r"component 'meta' replaces .* Put it in front of 'scaffold'"):
         trial_after({"scaffold": Scaffold(), "meta": MetaGradient()}, rounds=0)
     trial_after({"meta": MetaGradient(), "scaffold": Scaffold()}, rounds=0)
+    with pytest.raises(PlanError, match=r"component 'meta' replaces .* which component 'decay' has edited before"):
+        trial_after({"decay": Decay(during=("*",)), "meta": MetaGradient()}, rounds=0)
+    trial_after({"decay": Decay(during=("adapt",)), "meta": MetaGradient()}, rounds=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decay(Component):
+    """Edits gradients in any phase that it is told to."""
+
+    def grads(self, grads, step):
+        return {n: g + 0.01 * step.weights[n].detach() for n, g in grads.items()}

@@ -124,11 +124,20 @@ def test_before_training_a_client_is_tested_with_its_own_part():
 def test_fedbn_without_normalisation_layers_is_fedavg_and_says_so():
     ours, plain = play(components_of("fedbn")), play({})
     assert digest({"": ours.progress.state.model}) == digest({"": plain.progress.state.model})
-    assert "no normalisation layers" in PrivatePart(part="norm").note(ours.algorithm.facts)
+    note = PrivatePart(part="norm").note(ours.algorithm.facts)
+    assert "no normalisation layers" in note
+    assert "algo=fedavg also tests the server's" in note
     assert PrivatePart(part="classifier").note(ours.algorithm.facts) is None
     ours, plain = play(components_of("fedbn"), norm=True), play({}, norm=True)
     assert PrivatePart(part="norm").note(ours.algorithm.facts) is None
     assert digest({"": ours.progress.state.model}) != digest({"": plain.progress.state.model})
+
+
+@pytest.mark.parametrize("algo", [*PARTS, "fedrep", "fedproto"])
+def test_a_server_that_lacks_the_part_is_not_tested(algo):
+    records = play(components_of(algo), norm=True).records
+    assert not any("aggregation" in record for record in records)
+    assert all("personalization" in record for record in records)
 
 
 def test_parts_can_be_joined_and_must_be_there():

@@ -98,6 +98,25 @@ def test_the_control_is_the_mean_gradient_without_drift():
         )
 
 
+def test_the_control_knows_the_learning_rate_of_its_round():
+    """Whatever the rate, the control after one step is the gradient, also where a schedule has changed the rate."""
+    from fedexp.client.schedules import ExponentialDecay
+
+    for lr, gamma, rounds in ((0.02, 1.0, 0), (LR, 0.5, 0), (LR, 0.5, 1)):
+        sgd, rate = Sgd(lr=lr, weight_decay=0.0), ExponentialDecay(gamma=gamma)
+        with opened({"scaffold": Scaffold()}, epochs=0.01, fraction=1.0, optimizer=sgd, schedule=rate) as engine:
+            for _ in range(rounds):
+                round_of(engine)
+            (job,) = jobs_of(engine, [0])
+            ((x, y),) = batches_of(engine, job, "local")
+            result = work(engine, 0)
+        net = tiny_net()
+        load(net, job.downlink["model"])
+        F.cross_entropy(net(x), y).backward()
+        for n, p in net.named_parameters():
+            np.testing.assert_allclose(array(result.private["scaffold.ck"][n]), array(p.grad), rtol=1e-3, atol=1e-4)
+
+
 def test_server_lr_scales_the_servers_step():
     one, half = (play({"scaffold": Scaffold(server_lr=s)}, rounds=1).progress.state.model for s in (1.0, 0.5))
     start = tensors(tiny_net())

@@ -13,6 +13,10 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 import fedexp
+from fedexp.algos.fednova import NormalisedAveraging
+from fedexp.algos.fedrema import RelativityHeads
+from fedexp.algos.inherited import InheritedPrivateModel
+from fedexp.algos.private import PrivatePart
 from fedexp.client.faults import Faults
 from fedexp.client.loops import FabricLoop, TrainerLoop
 from fedexp.client.module import ClientModule
@@ -38,7 +42,7 @@ from fedexp.probes.spectrum import SpectrumProbe
 from fedexp.runs import observations
 from fedexp.runs.directory import RunDir
 from fedexp.testing import Shuffled, card, play, trial
-from tests.helpers import TINY
+from tests.helpers import TINY, Recorder
 
 ALL: Probes = {
     "classifier": ClassifierProbe(), "class_means": ClassMeansProbe(), "proxies": ProxiesProbe(project="pca"),
@@ -182,6 +186,31 @@ def test_the_trained_model_of_a_client_is_what_the_server_gets(tmp_path):
         names = [n for n in arrays if n.endswith("trained/features")]
         assert len(names) == 1
         assert torch.allclose(arrays[names[0]], arrays["proxies/server/aggregated/features"], atol=1e-5)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Keeps(Probe):
+    """Writes down the classifier of the uploaded model."""
+
+    def client(self, view: ClientView, log: Log) -> None:
+        log.array("classifier", view.uploaded["classifier.weight"])
+
+
+@pytest.mark.parametrize(
+    "method",
+    [RelativityHeads(), NormalisedAveraging(), PrivatePart(), InheritedPrivateModel()],
+    ids=lambda m: type(m).__name__,
+)
+def test_the_uploaded_model_is_the_trained_one_whatever_is_sent_of_it(method, tmp_path):
+    """A classifier that goes by mailbox or stays private; steps instead of models; the first half of the steps."""
+    recorder = Recorder()
+    engine = trial({"method": method, "r": recorder}, tmp_path, rounds=2, probes={"keeps": Keeps()})
+    engine.run(card(engine))
+    for number in (1, 2):
+        arrays = load_file(tmp_path / f"probes/round-{number:04d}.safetensors")
+        for local in (r for r in recorder.rounds if r.round == number - 1):
+            (name,) = (n for n in arrays if n.endswith(f"/{local.client}/classifier"))
+            assert torch.equal(arrays[name], local.ends["local"]["classifier.weight"])
 
 
 def test_final_rounds_are_not_observed(tmp_path):

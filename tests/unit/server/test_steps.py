@@ -337,8 +337,9 @@ def test_numbers_are_recorded_as_plain_ones(value, plain):
 
 @pytest.mark.parametrize("value", ["text", None, float("nan"), [1.0, float("inf")], {"a": 1}])
 def test_what_is_no_number_cannot_be_recorded(value):
-    with pytest.raises(PlanError, match=r"record: x\.n is .*; only finite numbers"):
+    with pytest.raises(PlanError, match=r"record: x\.n of round 1 is .*; only finite numbers") as refusal:
         round_with(serve=lambda server: server.record("n", value))
+    assert ("set local.clip" in str(refusal.value)) is (value not in ("text", None, {"a": 1}))
 
 
 # ---------------------------------------------------------------- the network
@@ -407,7 +408,9 @@ def test_a_classifier_that_another_component_replaces_is_not_run(ask):
             ask(server)
 
     algorithm = compiled({"own": Replaces(during=("*",)), "asks": Asks()}, net)
-    with pytest.raises(PlanError, match=r"component 'asks' runs the network's classifier .* component 'own' replaces"):
+    with pytest.raises(
+        PlanError, match=r"component 'asks' runs the network's own classifier .* component 'own' replaces"
+    ):
         after(algorithm, {c: {"model": {}} for c in COHORT}, net, public=PUBLIC)
 
 
