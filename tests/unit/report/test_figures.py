@@ -10,11 +10,14 @@ import pytest
 from fedexp.errors import ConfigError
 from fedexp.report.figures import style
 from fedexp.report.figures.kinds import OF_RUNS, kind
+from fedexp.report.figures.lines import _limits
 from fedexp.report.figures.partition import of_counts
 from fedexp.report.figures.plane import _on_front
 from fedexp.report.load import load
+from tests.unit.report import made
 from tests.unit.report.made import COUNTS, ROUNDS, aggregation, personal, write_run
 
+RESULT = made._result
 SEEDS = (0, 1, 2)
 OPTIONS = {
     "parameter": {"parameter": "algo.rs.alpha", "panels": "local.epochs"},
@@ -95,7 +98,8 @@ def test_gains_are_clients_of_the_same_seed(runs):
         "about equal": 6,
         "gain": 9,
     }
-    assert "map: 9 up, 3 down, 6 equal" in figure.caption
+    assert "map: 9 up, 3 down." in figure.caption
+    assert "the grey bar has those of less than 1 points" in figure.caption
 
 
 def test_clients_are_those_of_their_last_round_if_nothing_was_measured_later(tmp_path):
@@ -217,6 +221,21 @@ def test_methods_keep_their_colours():
         style.looks([f"method{i}" for i in range(17)])
 
 
+@pytest.mark.parametrize(("points", "marks"), [([1, 2], [1, 2]), ([1], [1]), ([0, 1, 3], [0, 1, 2, 3])])
+def test_nothing_is_marked_between_two_rounds(points, marks):
+    """With two rounds Vega would mark 1.5, and with two classes it would write class 1 twice."""
+    assert style.whole(points).to_dict() == {"format": "d", "values": marks}
+    assert style.whole(range(100)).to_dict() == {"format": "d", "tickMinStep": 1}
+
+
+def test_a_single_value_is_where_its_axis_says(tmp_path):
+    """Around one number Vega has an axis without extent, whose only mark it rounds."""
+    write_run(tmp_path, "fedavg", 0)
+    shown = drawn(load(tmp_path), "curves").data
+    assert _limits(shown) == {}
+    assert _limits(shown[:1]) == {"domainMin": shown["mean"][0] - 1, "domainMax": shown["mean"][0] + 1}
+
+
 def test_letters_have_eight_points_in_a_column():
     sizes = [
         v
@@ -247,6 +266,20 @@ def test_wrong_requests_say_what_to_do(runs, name, options, words):
     with pytest.raises(ConfigError) as error:
         drawn(runs, name, **options)
     assert words in str(error.value)
+
+
+def test_two_seeds_are_too_few_for_an_interval(swept):
+    runs = load(swept).where({"algo": ["fedavg"], "local.epochs": ["5"]})
+    assert drawn(runs, "curves", band="interval").caption == "Mean over seeds 0, 1, too few for an interval; 4 rounds."
+
+
+def test_runs_without_personal_models_have_lines_of_the_other_goal(swept, tmp_path, monkeypatch):
+    monkeypatch.setattr(made, "_result", lambda *a, **k: {**RESULT(*a, **k), "personalization": {}})
+    for alpha in (0.1, 0.9):
+        write_run(tmp_path, "fedrs", 0, alpha=alpha)
+    figure = drawn(load(tmp_path), "parameter", parameter="algo.rs.alpha")
+    assert set(figure.data["panel"]) == {""}
+    assert figure.data["mean"].tolist() == pytest.approx([100 * aggregation("fedrs", 0, ROUNDS, a) for a in (0.1, 0.9)])
 
 
 def test_an_unknown_kind_gets_the_nearest():
