@@ -127,7 +127,7 @@ class ResultTable:
         metrics = "; ".join(dict.fromkeys(column.metric.title for column in self.columns))
         sizes = sorted({len(cell) for column in self.columns for cell in column.cells if cell})
         n = " to ".join(map(str, dict.fromkeys([sizes[0], sizes[-1]])))
-        intervals = "95 % interval" if sizes[0] >= MIN_SEEDS else f"95 % interval where there are {MIN_SEEDS} {self.over}s"
+        intervals = "95 % interval" + (f" where there are {MIN_SEEDS} {self.over}s" if sizes[0] < MIN_SEEDS else "")
         how = {"mean±std": "mean ± sample standard deviation", "interval": f"mean [{intervals}]", "values": "values"}
         ranks = f" Rank: mean over {self._ranked}, 1 is best." if self.ranks else ""
         differences = f" Differences are paired by {self.over}, with {intervals}." if self.compare else ""
@@ -179,7 +179,7 @@ def make_table(
 
     Args:
         runs: The runs; those that are not finished are left out, and a note says so.
-        metric: Dotted names, of result.json or of metrics.jsonl; without, the mean of both goals, as far as runs have it.
+        metric: Dotted names, of result.json or of metrics.jsonl; without, both goals, as far as runs have them.
         rows: Settings that tell rows apart.
         columns: Settings that tell columns apart.
         over: The setting that tells apart the runs of a cell.

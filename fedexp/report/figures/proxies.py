@@ -37,7 +37,7 @@ AXES = {"none": PLANE, "pca": ("component 1", "component 2"), "sphere": SPHERE}
 class Panel:
     """One model: test features with their labels, class vectors, and the classes that its owner has."""
 
-    title: tuple[str, ...]  # method, client, how many classes it owns, model; what all panels have in common is not shown
+    title: tuple[str, ...]  # method, client, its number of classes, model; what all panels have in common is not shown
     round: int
     classes: float
     features: np.ndarray[Any, Any]
@@ -88,8 +88,8 @@ def proxies(
     rounds = " or ".join(map(str, sorted({panel.round for panel in found})))
     where = [f"{over.capitalize()} {min(config[over])}", f"round {rounds} of {max(config['rounds'])}", _common(found)]
     caption = (
-        f"{', '.join(filter(None, where))}. Dots: test features{', principal components' if axes == AXES['pca'] else ''}; {'diamonds' if axes == SPHERE else 'arrows'}: class "
-        f"vectors{_times(longer)}"
+        f"{', '.join(filter(None, where))}. Dots: {'principal components of ' if axes == AXES['pca'] else ''}test features; "
+        f"{'diamonds' if axes == SPHERE else 'arrows'}: class vectors{_times(longer)}"
         f"{', with their direction' if labels == 'degrees' else ''}"
         f"{'' if shown['owned'].all() else f'; hollow{_dashed(axes)}: classes that the client does not own'}."
     )

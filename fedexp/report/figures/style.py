@@ -11,7 +11,7 @@ from fedexp.errors import ConfigError
 from fedexp.report.extra import altair
 
 
-class TooMany(ConfigError):
+class TooManyError(ConfigError):
     """More lines or panels than a figure can have."""
 
 
@@ -75,10 +75,10 @@ def looks(labels: Sequence[str]) -> dict[str, tuple[int, int]]:
     """The colour and the dash of each method. A method has the same in all figures, unless another has taken it.
 
     Raises:
-        TooMany: If they cannot be told apart.
+        TooManyError: If they cannot be told apart.
     """
     if len(labels) > MAX_LINES:
-        raise TooMany(
+        raise TooManyError(
             f"{len(labels)} lines cannot be told apart in one figure. Choose at most {MAX_LINES}, as in "
             f"algo={','.join(list(labels)[:3])}."
         )
@@ -140,10 +140,12 @@ def paneled(layers: Any, panels: Sequence[str], *, height: int = HEIGHT, own_sca
     Panels with scales of their own are of different quantities: up to four stand one below the other.
 
     Raises:
-        TooMany: If there are too many panels.
+        TooManyError: If there are too many panels.
     """
     if len(panels) > MAX_PANELS:
-        raise TooMany(f"{len(panels)} panels do not fit in one figure. Choose at most {MAX_PANELS} by KEY=VALUE,….")
+        raise TooManyError(
+            f"{len(panels)} panels do not fit in one figure. Choose at most {MAX_PANELS} by KEY=VALUE,…."
+        )
     alt = altair()
     if len(panels) < 2:
         return layers.properties(width=PLOT_WIDTH, height=height)

@@ -14,7 +14,7 @@ from fedexp.report import frames
 from fedexp.report.extra import pandas
 from fedexp.report.figures.figure import Figure
 from fedexp.report.figures.kinds import KINDS, Kind
-from fedexp.report.figures.style import TooMany
+from fedexp.report.figures.style import TooManyError
 from fedexp.report.html.blocks import Drawing
 from fedexp.report.html.layout import METHOD, REFERENCE, SEED, Layout
 from fedexp.report.load import Runs
@@ -119,7 +119,7 @@ def _attempts(wanted: Wanted, runs: Runs, layout: Layout) -> Iterator[Figure]:
     for options in _options(wanted, kind, runs, layout):
         try:
             yield kind(runs, options)
-        except TooMany:
+        except TooManyError:
             yield _of_leading(kind, runs, layout, options)
         except ConfigError:
             if "over" in kind.options:  # it knows what to do with several seeds

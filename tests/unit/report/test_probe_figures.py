@@ -332,7 +332,7 @@ def test_wrong_requests_say_what_to_do(watched, name, options, words):
 
 
 def test_observed_without_numbers_names_those_that_there_are(watched, tmp_path):
-    with pytest.raises(ConfigError, match=r"observed needs numbers=NAME,…\. These runs have .*classifier\.trained\.norm_"):
+    with pytest.raises(ConfigError, match=r"needs numbers=NAME,…\. These runs have .*classifier\.trained\.norm_"):
         kind("observed")(watched, {})
     write_run(tmp_path, "fedavg", 0)
     with pytest.raises(ConfigError, match=r"These runs have none\. Run with a probe, as in probe=classifier"):
