@@ -88,12 +88,16 @@ def proxies(
     rounds = " or ".join(map(str, sorted({panel.round for panel in found})))
     where = [f"{over.capitalize()} {min(config[over])}", f"round {rounds} of {max(config['rounds'])}", _common(found)]
     caption = (
-        f"{', '.join(filter(None, where))}. Dots: {'principal components of ' if axes == AXES['pca'] else ''}test features; "
+        f"{', '.join(filter(None, where))}. Dots: {_of(axes)}test features; "
         f"{'diamonds' if axes == SPHERE else 'arrows'}: class vectors{_times(longer)}"
         f"{', with their direction' if labels == 'degrees' else ''}"
         f"{'' if shown['owned'].all() else f'; hollow{_dashed(axes)}: classes that the client does not own'}."
     )
     return Figure(chart_of(shown, titles, axes), shown, "Features and class vectors", caption)
+
+
+def _of(axes: tuple[str, str]) -> str:
+    return "principal components of " if axes == AXES["pca"] else ""
 
 
 def _times(longer: Sequence[float]) -> str:
