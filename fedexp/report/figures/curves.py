@@ -40,7 +40,10 @@ def curves(
     whole = {"axis": style.whole(shown["x"])} if x == "round" else {}
     axis = altair().X("x:Q", title=X[x][0], scale=altair().Scale(nice=False), **whole)
     chart = lines(shown, axis, Metric(metric).title, points=shown["round"].nunique() <= MARKED_UP_TO)
-    return Figure(chart, shown, "Convergence", about(runs, shown, over, band))
+    caption = about(runs, shown, over, band)
+    if shown.groupby(["panel", "method"])["n"].nunique().max() > 1:
+        caption += f" Where the run of a {over} has no number, the mean is that of the others."
+    return Figure(chart, shown, "Convergence", caption)
 
 
 def data(

@@ -45,6 +45,26 @@ def test_curves_over_what_was_sent_and_over_time(runs, x, at):
     assert data.loc["map", 3]["x"] == pytest.approx(at)  # megabytes both ways; the mean over seeds
 
 
+def test_means_over_fewer_seeds_are_told(tmp_path, monkeypatch):
+    """The mean of a method rises when its worst run stops having numbers."""
+    record = made._record
+    monkeypatch.setattr(
+        made,
+        "_record",
+        lambda algo, seed, t, alpha: (
+            {**record(algo, seed, t, alpha), "aggregation": {"accuracy": None}}
+            if (seed, t) == (0, 3)
+            else record(algo, seed, t, alpha)
+        ),
+    )
+    for seed in (0, 1):
+        write_run(tmp_path, "fedavg", seed)
+    figure = drawn(load(tmp_path), "curves")
+    assert figure.data["n"].tolist() == [2, 2, 1, 2]
+    assert "Where the run of a seed has no number, the mean is that of the others." in figure.caption
+    assert "no number" not in drawn(load(tmp_path), "curves", metric="personalization.accuracy").caption
+
+
 def test_intervals_are_wider_than_deviations_with_three_seeds(runs):
     std, interval = (drawn(runs, "curves", band=band).data for band in ("std", "interval"))
     ratio = (interval["high"] - interval["mean"]) / (std["high"] - std["mean"])
