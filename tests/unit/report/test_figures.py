@@ -12,7 +12,7 @@ from fedexp.report.figures import style
 from fedexp.report.figures.kinds import OF_RUNS, kind
 from fedexp.report.figures.lines import _limits
 from fedexp.report.figures.partition import of_counts
-from fedexp.report.figures.plane import _on_front
+from fedexp.report.figures.plane import NAMED, _beaten
 from fedexp.report.load import load
 from tests.unit.report import made
 from tests.unit.report.made import COUNTS, ROUNDS, aggregation, personal, write_run
@@ -94,7 +94,18 @@ def test_the_front_of_points_that_are_each_best_in_something(more_x, more_y, fro
     points = [(more_x, more_y, x, y) for x, y in [(0, 0), (1, 3), (1, 1), (2, 2), (3, 1), (3, 1)]]
     if (more_x, more_y) != (False, False):
         points = points[1:]
-    assert list(dict.fromkeys(p[2:] for p in points if _on_front(p, points))) == front
+    assert list(dict.fromkeys(p[2:] for p in points if not _beaten(p, points))) == front
+
+
+def test_of_many_methods_those_that_few_others_beat_are_named(tmp_path, monkeypatch):
+    names = [f"method{i:02}" for i in range(12)]
+    monkeypatch.setattr(made, "BASE", {"fedavg": 0.2, **{name: 0.3 + 0.01 * i for i, name in enumerate(names)}})
+    for name in made.BASE:
+        write_run(tmp_path, name, 0)
+    figure = drawn(load(tmp_path), "plane")
+    assert list(figure.data[figure.data["named"]]["method"]) == ["fedavg", *names[-NAMED:]]
+    assert list(figure.data[figure.data["front"]]["method"]) == ["method11"]
+    assert "Grey: 4 other methods." in figure.caption
 
 
 def test_a_mean_across_scenes_needs_all_of_them(swept, tmp_path):
