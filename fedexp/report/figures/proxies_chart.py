@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 PLANE, SPHERE = ("feature 1", "feature 2"), ("longitude (°)", "latitude (°)")  # what axes are
-CLASSES = (*style.PALETTE, "#999933", "#332288")  # ten; of more classes some share a colour, and have their number
 WITHIN = 0.99  # of the features are inside the panel
 MARGIN = 0.08  # of a panel's side, on each side
 UNNAMED = 0.07  # of a panel's side: vectors that are not longer have no label, as many may lie at the origin
@@ -55,8 +54,9 @@ def _axes(names: tuple[str, str], own: pd.DataFrame, *, left: bool, bottom: bool
 
 
 def _colours(own: pd.DataFrame) -> Any:
+    """Of more than ten classes some share a colour, and have their number."""
     names = sorted(int(c) for c in own["class"].unique())
-    return altair().Scale(domain=names, range=[CLASSES[c % len(CLASSES)] for c in names])
+    return altair().Scale(domain=names, range=[style.CLASSES[c % len(style.CLASSES)] for c in names])
 
 
 def _dots(own: pd.DataFrame, place: Mapping[str, Any]) -> Any:

@@ -24,6 +24,7 @@ INK, FAINT, GRID = "#222222", "#8a8a8a", "#e4e4e8"
 # Okabe and Ito's colours; grey takes the place of yellow, which is too pale for lines on white.
 PALETTE = ("#000000", "#D55E00", "#0072B2", "#009E73", "#E69F00", "#CC79A7", "#56B4E9", "#7F7F7F")
 RED, BLUE = PALETTE[1:3]
+CLASSES = (*PALETTE, "#999933", "#332288")  # ten
 PAPER = "#fdfdfd"  # what is hollow, and text on what is darkest
 SCALE = ("#c6dbef", "#08306b")  # from few to many
 NOTHING = "#f1f1f4"  # the background of a map

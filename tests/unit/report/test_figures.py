@@ -176,6 +176,13 @@ def test_classes_of_the_last_round(runs):
 
 
 # ---------------------------------------------------------------- partitions
+def test_ten_classes_have_colours_that_can_be_told_apart(runs):
+    spec = drawn(runs, "classes", x="round").spec()
+    (scale,) = {str(layer["encoding"]["color"]["scale"]) for layer in spec["spec"]["layer"]}
+    assert scale == str({"domain": [0, 1], "range": list(style.CLASSES[:2])})
+    assert len(set(style.CLASSES)) == 10
+
+
 @pytest.mark.parametrize(
     ("order", "clients"), [("none", [0, 1, 2, 3, 4, 5]), ("size", [3, 4, 0, 2, 1, 5]), ("classes", [2, 5, 0, 3, 1, 4])]
 )
