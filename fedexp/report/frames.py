@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from fedexp.config.choice_files import set_besides
 from fedexp.config.compose import literal
 from fedexp.core.record import Record
 from fedexp.report.extra import pandas
@@ -105,6 +106,19 @@ def labels(frame: pd.DataFrame, keys: Iterable[str]) -> list[str]:
     """The label of each row."""
     chosen = list(keys)
     return [label(dict(zip(chosen, row, strict=True))) for row in frame[chosen].itertuples(index=False, name=None)]
+
+
+def brought_by(frame: pd.DataFrame, group: str) -> list[str]:
+    """The settings in which rows differ only because the choices of a group set them, each for itself."""
+    choices = [written(choice) for choice in frame[group]] if group in frame else []
+    brought = {choice: dict(_leaves(set_besides(group, choice))) for choice in set(choices)}
+
+    def is_brought(key: str) -> bool:
+        found = list(zip(choices, frame[key].map(written), strict=True))
+        own = all(value == written(brought[choice][key]) for choice, value in found if key in brought[choice])
+        return own and len({value for choice, value in found if key not in brought[choice]}) <= 1
+
+    return [key for key in frame if any(key in own for own in brought.values()) and is_brought(key)]
 
 
 def same(value: Any, text: str) -> bool:

@@ -161,9 +161,15 @@ class Runs:
         return key
 
     def differing(self, names: Iterable[str]) -> list[str]:
-        """The settings in which some runs differ; not those that only runs of one choice have, where choices differ."""
+        """The settings in which some runs differ.
+
+        Where choices differ, not those that only runs of one choice have; and where methods do, not those that
+        follow from the method: with algo=feddf comes public=100.
+        """
         some = self.config[self.config["run"].isin(list(names))].drop(columns=["run", "status"])
         values = {key: set(some[key].map(frames.written)) for key in some.columns}
+        for key in frames.brought_by(some, "algo"):
+            values[key] = set()
 
         def differs(key: str) -> bool:
             group = key.partition(".")[0]

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 SHARES = (*frames.GOALS, "missing")  # groups of metrics that are shares of one
 NOT_SHARES = ("loss", "window", "of", "round")  # but for these last parts of their names
 LESS_IS_BETTER = ("loss", "std", "seconds", "bytes", "terms")
+BOTH = ("aggregation.mean", "personalization.mean")
 LAST = "last round"  # the rule by which a metric of rounds becomes one number
 WORDS = {
     "accuracy": "accuracy",
@@ -123,6 +124,11 @@ class Spread:
             return self.interval or (self.mean, self.mean)
         half = self.std or 0.0
         return self.mean - half, self.mean + half
+
+
+def both_goals(runs: Runs) -> tuple[str, ...]:
+    """The metrics that are shown if none is asked for, as far as finished runs have them."""
+    return tuple(name for name in BOTH if name in runs.done.results) or BOTH
 
 
 def values(runs: Runs, metric: Metric, rule: str = LAST) -> pd.DataFrame:

@@ -104,16 +104,20 @@ class Number:
             if of == name and isinstance(values.get(key), int | float)
         ]
         if not own:
-            known = {
-                f"{self.probe}.{of}.{k}"
-                for of, values in zip(rows["name"], rows["values"], strict=True)
-                for k, value in values.items()
-                if isinstance(value, int | float)
-            }
-            raise ConfigError(
-                f"{self.of}: no finished run has such a number. {nearest(self.of, in_order(list(known)))}"
-            )
+            raise ConfigError(f"{self.of}: no finished run has such a number. {nearest(self.of, names(rows))}")
         return pandas().DataFrame(own)
+
+
+def names(rows: pd.DataFrame) -> list[str]:
+    """The full names of all numbers in rows of probes."""
+    found = zip(rows["probe"], rows["name"], rows["values"], strict=True)
+    return in_order([
+        f"{probe}.{of}.{key}"
+        for probe, of, values in found
+        if of not in NOT_NUMBERS
+        for key, value in values.items()
+        if isinstance(value, int | float)
+    ])  # fmt: skip
 
 
 def seen(runs: Runs, probe: str) -> pd.DataFrame:

@@ -15,9 +15,10 @@ from rich.console import Console
 from fedexp.config.suggest import nearest
 from fedexp.errors import ConfigError
 from fedexp.report.load import Runs
-from fedexp.report.measure import LAST, Metric, Spread, cells, in_order, values
+from fedexp.report.measure import LAST, Metric, Spread, both_goals, cells, in_order, values
 from fedexp.reproduce.paired import Differences, mean_ranks, paired
 from fedexp.reproduce.tables.cells import best_two
+from fedexp.reproduce.verdict import MIN_SEEDS
 from fedexp.terminal.numbers import DASH, count
 
 SHOW = ("mean±std", "interval", "values")
@@ -126,9 +127,10 @@ class ResultTable:
         metrics = "; ".join(dict.fromkeys(column.metric.title for column in self.columns))
         sizes = sorted({len(cell) for column in self.columns for cell in column.cells if cell})
         n = " to ".join(map(str, dict.fromkeys([sizes[0], sizes[-1]])))
-        how = {"mean±std": "mean ± sample standard deviation", "interval": "mean [95 % interval]", "values": "values"}
+        intervals = "95 % interval" + (f" where there are {MIN_SEEDS} {self.over}s" if sizes[0] < MIN_SEEDS else "")
+        how = {"mean±std": "mean ± sample standard deviation", "interval": f"mean [{intervals}]", "values": "values"}
         ranks = f" Rank: mean over {self._ranked}, 1 is best." if self.ranks else ""
-        differences = f" Differences are paired by {self.over}, with 95 % intervals." if self.compare else ""
+        differences = f" Differences are paired by {self.over}, with {intervals}." if self.compare else ""
         return f"{metrics}: {how[self.show]} over {n} {self.over}{'s' * (sizes[-1] > 1)}.{differences}{ranks}"
 
     # ------------------------------------------------------------ forms
@@ -164,7 +166,7 @@ class ResultTable:
 def make_table(
     runs: Runs,
     *,
-    metric: Sequence[str] = ("aggregation.mean", "personalization.mean"),
+    metric: Sequence[str] = (),
     rows: Sequence[str] = ("algo",),
     columns: Sequence[str] = (),
     over: str = "seed",
@@ -177,7 +179,7 @@ def make_table(
 
     Args:
         runs: The runs; those that are not finished are left out, and a note says so.
-        metric: Dotted names, of result.json or of metrics.jsonl.
+        metric: Dotted names, of result.json or of metrics.jsonl; without, both goals, as far as runs have them.
         rows: Settings that tell rows apart.
         columns: Settings that tell columns apart.
         over: The setting that tells apart the runs of a cell.
@@ -191,6 +193,7 @@ def make_table(
     """
     _known("show", show, SHOW)
     _known("sort", sort, SORT)
+    metric = metric or both_goals(runs)
     made: dict[tuple[str, str], dict[str, dict[Hashable, float]]] = {}
     for name in metric:
         found = cells(runs.done, values(runs, Metric(name), rule), {"row": rows, "column": columns}, over)

@@ -61,7 +61,7 @@ def collect(jobs: Iterable[ReproJob], errors: Mapping[Path, str] | None = None) 
     return [
         _result(job, measure, known, target)
         for job, known in begun
-        for measure in (*job.entry.measures, *claims.measures(job.entry, job.method.name))
+        for measure in (*job.entry.measured_in(job.scene.name), *claims.measures(job.entry, job.method.name))
         if not (measure.computed or measure.rule in NOT_BY_RUNS)
         if (target := references.get((job.scene.name, job.seed))) or measure.rule != ROUNDS_TO_REFERENCE
     ]

@@ -118,12 +118,17 @@ class Entry:
     varied: tuple[tuple[str, tuple[str, ...]], ...] = ()  # settings that a figure varies besides scenes and methods
     states: tuple[tuple[str, str], ...] = ()  # what the text says of a figure: numbers and claims
     misprints: tuple[Misprint, ...] = ()
+    lacks: tuple[tuple[str, str], ...] = ()  # scenes, and metrics that they cannot have
     figure: tuple[tuple[str, Any], ...] = ()  # how it is drawn from runs: a kind of ``fedexp.report`` and its options
 
     @property
     def paper(self) -> str:
         """The paper's short name."""
         return self.id.partition("/")[0]
+
+    def measured_in(self, scene: str) -> tuple[Measure, ...]:
+        """The measures that runs of a scene can have."""
+        return tuple(measure for measure in self.measures if (scene, measure.metric) not in self.lacks)
 
     def members(self, setting: str) -> tuple[str, ...]:
         """The scenes that a printed mean is over; none if the setting is not a mean."""

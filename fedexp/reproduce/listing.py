@@ -92,5 +92,9 @@ def _cells(entry: Entry) -> list[tuple[str, str, str]]:
         n.cell for n in entry.numbers if n.setting in entry.scenes and n.method in methods and n.metric in metrics
     ]
     return printed or [
-        (s, m, metric) for s in entry.scenes for m in entry.methods if m in methods for metric in metrics
+        (s, m, each.metric)
+        for s in entry.scenes
+        for m in entry.methods
+        if m in methods
+        for each in entry.measured_in(s)
     ]

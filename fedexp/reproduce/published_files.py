@@ -87,6 +87,7 @@ def _entry(name: str, told: Mapping[str, Any], paper: Mapping[str, Any], scenes_
         varied=tuple((key, tuple(map(str, values))) for key, values in told.get("varied", {}).items()),
         states=tuple((what, str(value)) for what, value in told.get("states", {}).items()),
         misprints=tuple(Misprint(tuple(m["cell"]), m["unlike"], m["value"]) for m in told.get("misprints", ())),
+        lacks=tuple((scene, metric) for scene, metrics in told.get("lacks", {}).items() for metric in metrics),
         figure=tuple(told.get("figure", {}).items()),
     )  # fmt: skip
 

@@ -17,8 +17,9 @@ python -m fedexp.runs table FOLDER [metric=M,… rows=KEY,… columns=KEY,… ov
                              compare=ROW sort=name|value rule=RULE
                              format=terminal|markdown|latex|csv to=FILE KEY=VALUE,…]
 python -m fedexp.runs plot KIND FOLDER to=FILE.html|svg|png|pdf [OPTION=… KEY=VALUE,…]
-                                      curves, plane, gains, fairness, classes, partition, parameter, heatmap, or a
-                                      figure of a paper (map/fig9); KEY=VALUE chooses runs by their settings"""
+                                      curves, plane, gains, fairness, classes, partition, parameter, heatmap, zigzag,
+                                      subsets; of what probes have seen: observed, proxies, spectrum, relativity, cost;
+                                      or a figure of a paper (map/fig9). KEY=VALUE chooses runs by their settings"""
 CODES = "status exits with 0 if everything is done, else 1; diff with 0 if all numbers are equal, else 1; trouble is 2."
 
 WIDTH_WITHOUT_TERMINAL = 160  # columns

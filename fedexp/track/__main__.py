@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 import signal
 import sys
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +20,10 @@ USAGE = """\
 usage: python -m fedexp.track sync TRACKER FOLDER [KEY=VALUE ...]
 
 Mirrors all runs below a folder: TRACKER is wandb, tensorboard, trackio or lightning, KEY=VALUE its settings
-(project=thesis is tracker.wandb.project=thesis of a run). What the mirror has already is not added twice, so the
-command can be given again at any time: after a failure, a resumed run, more runs. Exits with 1 if a run could not be
-mirrored."""
+(project=thesis is tracker.wandb.project=thesis of a run; without it, the project and entity that the run was started
+with). What the mirror has already is not added twice, so the command can be given again at any time: after a failure, a
+resumed run, more runs. Exits with 1 if a run could not be mirrored."""
+WHERE = ("project", "entity")  # settings of a tracker that say where runs are mirrored
 
 
 def main(argv: Sequence[str]) -> int:
@@ -40,7 +40,7 @@ def _sync(argv: Sequence[str]) -> int:
     if len(words) != 3 or words[0] != "sync":
         raise ConfigError(f"Which tracker, and which runs?\n{USAGE}")
     make = _maker(words[1], [a for a in argv if "=" in a])
-    make()  # wrong settings are told before any run is read
+    make({})  # wrong settings are told before any run is read
 
     from fedexp.track.from_disk import sync
 
@@ -54,14 +54,25 @@ def _sync(argv: Sequence[str]) -> int:
     return int(failed > 0)
 
 
-def _maker(name: str, given: Sequence[str]) -> Any:
-    """What makes the tracker with these settings, checked as those of a run are."""
+def _maker(name: str, given: Sequence[str]) -> Callable[[Mapping[str, Any]], Any]:
+    """What makes the tracker for a run, with these settings, checked as those of a run are.
+
+    A run is mirrored where it was to be, unless something else is asked for. Nothing else is taken from its files,
+    which may be somebody else's.
+    """
     if name == "none":
         raise ConfigError("tracker=none mirrors nothing. Choose another.")
     overrides = [_override(name, each) for each in given]
     (node,) = composed([f"tracker={name}", *overrides])["tracker"].values()
     settings = {key: value for key, value in node.items() if key != "_target_"}
-    return partial(targets.load(node["_target_"]), **settings)
+    asked = {override.partition("=")[0].rpartition(".")[2] for override in overrides}
+
+    def make(config: Mapping[str, Any]) -> Any:
+        own = (config.get("tracker") or {}).get(name) or {}
+        where = {key: own[key] for key in {*WHERE} & {*settings} - asked if isinstance(own.get(key), str)}
+        return targets.load(node["_target_"])(**{**settings, **where})
+
+    return make
 
 
 def _override(name: str, given: str) -> str:

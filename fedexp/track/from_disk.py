@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,8 +29,12 @@ class Synced:
     trouble: str = ""  # why it has no complete mirror now; empty if it has
 
 
-def sync(folder: Path, make: Callable[[], Tracker]) -> Iterator[Synced]:
+def sync(folder: Path, make: Callable[[Mapping[str, Any]], Tracker]) -> Iterator[Synced]:
     """Mirrors every run below a folder that is not being written, one after another.
+
+    Args:
+        folder: Where the runs are.
+        make: The tracker for a run with this configuration.
 
     Raises:
         FedexpError: If there is no such folder, or no run in it.
@@ -41,16 +45,17 @@ def sync(folder: Path, make: Callable[[], Tracker]) -> Iterator[Synced]:
         if run.state not in WITH_RECORDS:
             yield Synced(run.path, run.label, 0, f"{run.state}: {run.note}".strip(": "))
             continue
-        yield _mirrored(run.path, make())
+        yield _mirrored(run.path, make)
 
 
-def _mirrored(path: Path, tracker: Tracker) -> Synced:
+def _mirrored(path: Path, make: Callable[[Mapping[str, Any]], Tracker]) -> Synced:
     name = path.name
     try:
         card, result = card_of(path)
         name, records = identity.title(card), RunDir(path).records()
         if not records:
             return Synced(path, name, 0, "no round has been evaluated yet")
+        tracker = make(card.config)
         tracker.start(card, records)
         tracker.finish(result)
     except Exception as error:  # whatever a service or a package raises: the others are mirrored

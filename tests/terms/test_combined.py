@@ -7,8 +7,9 @@ import pytest
 
 from fedexp.algos.fedrs import RestrictedSoftmax
 from fedexp.algos.scaffold import Scaffold
-from fedexp.build import make
-from fedexp.config.compose import choices_of, composed
+from fedexp.config.compose import composed
+from fedexp.config.hydra_loader import choices_of
+from fedexp.config.make import make
 from fedexp.errors import PlanError
 from fedexp.testing import play, trial_after
 

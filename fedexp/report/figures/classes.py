@@ -47,7 +47,7 @@ def classes(
         return Figure(chart, shown, "Accuracy by class", f"{about(runs, shown, over)} A line is a mean over {over}s.")
     last = joined[joined["round"] == joined.groupby("run")["round"].transform("max")]
     shown = means(last, ["panel", "method", "class"], band).rename(columns={"class": "x"})
-    axis = altair().X("x:Q", title="class", axis=altair().Axis(format="d", tickMinStep=1))
+    axis = altair().X("x:Q", title="class", axis=style.whole(shown["x"]))
     chart = lines(shown, axis, f"{goal} accuracy (%)", points=shown["x"].nunique() <= 20)
     return Figure(chart, shown, "Accuracy by class, last round", about(runs, shown, over, band))
 
@@ -64,10 +64,13 @@ def means(joined: pd.DataFrame, keys: Sequence[str], band: str) -> pd.DataFrame:
 def _over_rounds(shown: pd.DataFrame, title: str) -> Any:
     alt = altair()
     drawn = shown.rename(columns={"method": "panel"})
+    numbers = sorted(set(drawn["class"]))
+    few = len(numbers) <= len(style.CLASSES)
+    scale = alt.Scale(domain=numbers, range=list(style.CLASSES[: len(numbers)])) if few else alt.Scale(scheme="viridis")
     line = alt.Chart(inline(drawn)).mark_line(strokeWidth=1.2).encode(
-        x=alt.X("round:Q", title="round", scale=alt.Scale(nice=False)),
+        x=alt.X("round:Q", title="round", scale=alt.Scale(nice=False), axis=style.whole(shown["round"])),
         y=alt.Y("mean:Q", title=title),
-        color=alt.Color("class:O", scale=alt.Scale(scheme="viridis"),
+        color=alt.Color("class:O", scale=scale,
                         legend=alt.Legend(orient="bottom", columns=LEGEND_COLUMNS, title="class", titleOrient="left")),
         tooltip=["panel:N", "class:O", "round:Q", alt.Tooltip("mean:Q", format=".2f")],
     )  # fmt: skip

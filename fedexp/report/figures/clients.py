@@ -38,7 +38,10 @@ def accuracies(runs: Runs) -> tuple[pd.DataFrame, str]:
         return final.assign(accuracy=final["accuracy"] * 100), "All clients, trained once more after the last round."
     rows = done.clients
     if "after" not in rows or rows["after"].isna().all():
-        raise ConfigError("No client's accuracy is on file: the runs hold out no test samples of clients.")
+        raise ConfigError(
+            "No client's accuracy is on file: the runs hold out no test samples of clients, or no client got through "
+            "a round."
+        )
     last = rows.dropna(subset=["after"]).sort_values("round").groupby(["run", "client"]).tail(1)
     made = last[["run", "client"]].assign(accuracy=last["after"] * 100)
     return made, "Each client when it took part for the last time."
@@ -61,7 +64,10 @@ def gains(
     binned["panel"] = [titles[place] for place in zip(binned["scene"], binned["method"], strict=True)]
     chart = _histogram(binned, list(titles.values()), reference)
     each_of = "a client in one run" if each["over"].nunique() > 1 else "a client"
-    caption = f"{about(runs, each, over)} {when} Counted is {each_of}; bins are {width:g} points wide."
+    caption = (
+        f"{about(runs, each, over)} {when} Counted is {each_of}; bins are {width:g} points wide. Up and down are all "
+        f"differences; the grey bar has those of less than {width / 2:g} points."
+    )
     if len(titles) == 1:  # else each panel says it
         caption += f" {next(iter(titles.values()))}."
     return Figure(chart, binned, f"Clients' gains over {reference}", caption)
@@ -101,7 +107,7 @@ def _titles(each: pd.DataFrame) -> dict[tuple[str, str], str]:
     """By scene and method: who is shown, and how many clients gain and lose."""
 
     def words(gain: Any) -> str:
-        return f"{(gain > 0).sum()} up, {(gain < 0).sum()} down, {(gain == 0).sum()} equal"
+        return f"{(gain > 0).sum()} up, {(gain < 0).sum()} down"
 
     found = dict(iter(each.groupby(["scene", "method"])["gain"]))
     order = sorted(found, key=lambda place: [natural(part) for part in place])

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fedexp.report.extra import altair, pandas
+from fedexp.report.figures import style
 from fedexp.report.figures.figure import Figure
 from fedexp.report.figures.lines import BANDS, about, check, lines
 from fedexp.report.load import Runs
@@ -36,10 +37,13 @@ def curves(
     check("x", x, X)
     check("band", band, BANDS)
     shown = data(runs, Metric(metric), by, panels, over, x, band)
-    whole = {"axis": altair().Axis(tickMinStep=1)} if x == "round" else {}
+    whole = {"axis": style.whole(shown["x"])} if x == "round" else {}
     axis = altair().X("x:Q", title=X[x][0], scale=altair().Scale(nice=False), **whole)
     chart = lines(shown, axis, Metric(metric).title, points=shown["round"].nunique() <= MARKED_UP_TO)
-    return Figure(chart, shown, "Convergence", about(runs, shown, over, band))
+    caption = about(runs, shown, over, band)
+    if shown.groupby(["panel", "method"])["n"].nunique().max() > 1:
+        caption += f" Where the run of a {over} has no number, the mean is that of the others."
+    return Figure(chart, shown, "Convergence", caption)
 
 
 def data(

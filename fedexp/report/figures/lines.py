@@ -11,6 +11,7 @@ from fedexp.report.figures import style
 from fedexp.report.figures.figure import inline
 from fedexp.report.load import Runs
 from fedexp.report.measure import in_order
+from fedexp.reproduce.verdict import MIN_SEEDS
 from fedexp.terminal.numbers import count
 
 if TYPE_CHECKING:
@@ -63,7 +64,9 @@ def lines(
 
 
 def _limits(data: pd.DataFrame) -> dict[str, float]:
-    """Where shares end, which deviations do not know of."""
+    """Where shares end, which deviations do not know of; around a single value, a point on each side."""
+    if data["low"].min() == data["high"].max():
+        return {"domainMin": data["mean"].min() - 1, "domainMax": data["mean"].max() + 1}
     low = {"domainMin": 0.0} if data["low"].min() < 0 <= data["mean"].min() else {}
     return {**low, "domainMax": 100.0} if data["high"].max() > 100 else low
 
@@ -71,12 +74,14 @@ def _limits(data: pd.DataFrame) -> dict[str, float]:
 def about(runs: Runs, data: pd.DataFrame, over: str, band: str = "") -> str:
     """What a caption says of the runs: seeds, rounds, and those that are left out."""
     rounds = sorted({int(n) for n in runs.done.config["rounds"]})
-    length = f"{' to '.join(map(str, dict.fromkeys([rounds[0], rounds[-1]])))} rounds"
+    length = count(rounds[-1], "round") if rounds[0] == rounds[-1] else f"{rounds[0]} to {rounds[-1]} rounds"
     values = sorted(set(runs.done.config[over]))
     named = ", ".join(map(str, values)) if len(values) <= 5 else f"{len(values)} values"
     seeds = f"{over}{'s' * (len(values) > 1)} {named}"
     several = "n" in data and bool((data["n"] > 1).any())
     spread = f"Mean {BANDS[band]} over {seeds}" if band and several else seeds.capitalize()
+    if band == "interval" and several and (data["n"] < MIN_SEEDS).all():
+        spread = f"Mean over {seeds}, too few for an interval"
     left = len(runs.found) - len(runs.done.found)
     return f"{spread}; {length}." + (f" {count(left, 'run')} not finished, left out." if left else "")
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from fedexp.errors import ConfigError
 from fedexp.report import probes
 from fedexp.report.extra import altair, pandas
+from fedexp.report.figures import style
 from fedexp.report.figures.figure import Figure
 from fedexp.report.figures.lines import BANDS, about, check, lines
 from fedexp.report.load import Runs
@@ -31,7 +32,7 @@ SPLITS: dict[str, Callable[[Number], tuple[str, str]]] = {
 def observed(
     runs: Runs,
     *,
-    numbers: Sequence[str],
+    numbers: Sequence[str] = (),
     x: str = "round",
     split: str = "panels",
     by: Sequence[str] = ("algo",),
@@ -44,11 +45,14 @@ def observed(
     """Numbers of probes over rounds, epochs, or the steps of a round (numbers=classifier.trained.norm_missing,…)."""
     for key, value, known in (("x", x, X), ("split", split, SPLITS), ("band", band, BANDS)):
         check(key, value, known)
+    if not numbers:
+        known = ", ".join(probes.names(runs.done.probes)) or "none. Run with a probe, as in probe=classifier"
+        raise ConfigError(f"observed needs numbers=NAME,…. These runs have {known}.")
     wanted = [Number(of) for of in numbers]
     shown, clients = data(runs, wanted, x, split, by, panels, over, band, _whole(round))
     if level:
         shown = pandas().concat([shown, _levels(runs, wanted, level, shown, panels, over, split)])
-    axis = altair().X("x:Q", title=X[x], scale=altair().Scale(nice=False), axis=altair().Axis(tickMinStep=1))
+    axis = altair().X("x:Q", title=X[x], scale=altair().Scale(nice=False), axis=style.whole(shown["x"]))
     order = _order(shown, wanted, split)
     own = order if split != "lines" and len(wanted) > 1 else None
     title = "" if split != "lines" and len(order) > 1 else wanted[0].quantity

@@ -13,7 +13,7 @@ from fedexp.report.figures.figure import Figure, inline
 from fedexp.report.figures.lines import BANDS, about, check, lines
 from fedexp.report.frames import written
 from fedexp.report.load import Runs
-from fedexp.report.measure import LAST, Metric, Spread, cells, in_order, values
+from fedexp.report.measure import LAST, Metric, Spread, both_goals, cells, in_order, values
 from fedexp.terminal.numbers import DASH
 
 if TYPE_CHECKING:
@@ -21,14 +21,13 @@ if TYPE_CHECKING:
 
 LOG = ("auto", "true", "false")
 LOG_FROM = 20.0  # the largest value over the smallest, from which on an axis is logarithmic
-BOTH = ("aggregation.mean", "personalization.mean")
 
 
 def parameter(
     runs: Runs,
     *,
     parameter: str,
-    metric: Sequence[str] = BOTH,
+    metric: Sequence[str] = (),
     by: Sequence[str] = ("algo",),
     panels: Sequence[str] = (),
     over: str = "seed",
@@ -40,6 +39,7 @@ def parameter(
     """Metrics over a setting that is a number; runs without it are level lines, or stand at absent=NUMBER."""
     check("log", log, LOG)
     check("band", band, BANDS)
+    metric = metric or both_goals(runs)
     shown = data(runs, parameter, metric, by, panels, over, _number(absent), band, rule)
     name = parameter.rpartition(".")[2]
     alt = altair()

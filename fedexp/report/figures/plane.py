@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 HEIGHT = 250
-ALL_NAMED = 8  # up to so many methods all have a colour and a name; of more, those on the front and the reference
+NAMED = 8  # methods that have a colour and a name: those that the fewest others beat, all of the front, the reference
 
 
 def plane(
@@ -35,7 +35,7 @@ def plane(
     """Two metrics of each method against each other, with error bars over seeds and the Pareto front."""
     check("band", band, BANDS)
     shown, left = data(runs, Metric(x), Metric(y), by, across, over, band, rule)
-    shown["named"] = (len(shown) <= ALL_NAMED) | shown["front"] | (shown["method"] == reference)
+    shown["named"] = (shown["beaten"].rank(method="first") <= NAMED) | shown["front"] | (shown["method"] == reference)
     chart = _chart(shown, Metric(x).title, Metric(y).title)
     caption = about(runs, shown, over, band)
     if shown["front"].sum() > 1:
@@ -72,7 +72,8 @@ def data(
     if not rows:
         raise ConfigError(f"No method has both {x.name} and {y.name}{' in all scenes' if across else ''}.")
     points = [(x.more_is_better, y.more_is_better, row["x"], row["y"]) for row in rows]
-    made = pandas().DataFrame(rows).assign(front=[_on_front(p, points) for p in points])
+    made = pandas().DataFrame(rows).assign(beaten=[_beaten(p, points) for p in points])
+    made["front"] = made["beaten"] == 0
     return made, in_order(list(everyone - {row["method"] for row in rows}))
 
 
@@ -80,12 +81,12 @@ def _named(spread: dict[str, Any], axis: str) -> dict[str, Any]:
     return {axis: spread["mean"], f"{axis}_low": spread["low"], f"{axis}_high": spread["high"]}
 
 
-def _on_front(point: tuple[Any, ...], points: Sequence[tuple[Any, ...]]) -> bool:
-    """Whether no other point is at least as good in both and better in one."""
+def _beaten(point: tuple[Any, ...], points: Sequence[tuple[Any, ...]]) -> int:
+    """How many other points are at least as good in both and better in one; none of a point of the front."""
     x_sign, y_sign = (1 if more else -1 for more in point[:2])
     own = (x_sign * point[2], y_sign * point[3])
     others = ((x_sign * other[2], y_sign * other[3]) for other in points)
-    return not any(a >= own[0] and b >= own[1] and (a, b) != own for a, b in others)
+    return sum(a >= own[0] and b >= own[1] and (a, b) != own for a, b in others)
 
 
 def _chart(shown: pd.DataFrame, x_title: str, y_title: str) -> Any:

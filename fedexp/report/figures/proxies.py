@@ -30,14 +30,14 @@ AUTO, LAST = "auto", "last"
 FACTORS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100)  # by which vectors may be drawn longer
 ALIKE = 4  # times: panels whose own factors differ by less have one
 LONGER = 1.2  # the longest vector over the reach of features, at most
-AXES = {"none": PLANE, "pca": ("1st principal component", "2nd"), "sphere": SPHERE}
+AXES = {"none": PLANE, "pca": ("component 1", "component 2"), "sphere": SPHERE}
 
 
 @dataclass(frozen=True)
 class Panel:
     """One model: test features with their labels, class vectors, and the classes that its owner has."""
 
-    title: tuple[str, ...]  # method, classes of a client, client, model; what all panels have in common is not shown
+    title: tuple[str, ...]  # method, client, its number of classes, model; what all panels have in common is not shown
     round: int
     classes: float
     features: np.ndarray[Any, Any]
@@ -88,12 +88,16 @@ def proxies(
     rounds = " or ".join(map(str, sorted({panel.round for panel in found})))
     where = [f"{over.capitalize()} {min(config[over])}", f"round {rounds} of {max(config['rounds'])}", _common(found)]
     caption = (
-        f"{', '.join(filter(None, where))}. Dots: test features; {'diamonds' if axes == SPHERE else 'arrows'}: class "
-        f"vectors{_times(longer)}"
+        f"{', '.join(filter(None, where))}. Dots: {_of(axes)}test features; "
+        f"{'diamonds' if axes == SPHERE else 'arrows'}: class vectors{_times(longer)}"
         f"{', with their direction' if labels == 'degrees' else ''}"
         f"{'' if shown['owned'].all() else f'; hollow{_dashed(axes)}: classes that the client does not own'}."
     )
     return Figure(chart_of(shown, titles, axes), shown, "Features and class vectors", caption)
+
+
+def _of(axes: tuple[str, str]) -> str:
+    return "principal components of " if axes == AXES["pca"] else ""
 
 
 def _times(longer: Sequence[float]) -> str:
@@ -122,9 +126,9 @@ def _of_run(
                 raise ConfigError(_lacking(probe, method, model, client, number))
             owned = everyones if model == SERVER else frozenset(c for c, n in enumerate(counts[int(client)]) if n)
             classes = len(owned) if model != SERVER else sum(bool(n) for own in counts for n in own) / len(counts)
-            whose = f"client {client}" if len(clients) > 1 and model != SERVER else ""
+            whose = f"client {client}" if model != SERVER else ""
             some = f"{classes:.3g} of {len(counts[0])} classes" if model != SERVER or len(models) == 1 else ""
-            title = (method, some, whose, MODELS[model])
+            title = (method, whose, some, MODELS[model])
             features, labels, vectors = (held[f"{model}/{part}"] for part in ("features", "labels", "vectors"))
             yield Panel(title, number, classes, features, labels, vectors, owned)
 

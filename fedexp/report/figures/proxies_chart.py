@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
 PLANE, SPHERE = ("feature 1", "feature 2"), ("longitude (°)", "latitude (°)")  # what axes are
-CLASSES = (*style.PALETTE, "#999933", "#332288")  # ten; of more classes some share a colour, and have their number
 WITHIN = 0.99  # of the features are inside the panel
 MARGIN = 0.08  # of a panel's side, on each side
 UNNAMED = 0.07  # of a panel's side: vectors that are not longer have no label, as many may lie at the origin
+LABEL_INSIDE = 6  # pixels from the end of a y axis: labels there do not stick out, so that titles are in one line
 IN_A_ROW = 3
 GAP = 22
 
@@ -48,14 +48,15 @@ def _axes(names: tuple[str, str], own: pd.DataFrame, *, left: bool, bottom: bool
     few = {"tickCount": 3, "grid": False, "labelOverlap": True}
     return {
         key: kind(f"{key}:Q", scale=alt.Scale(domain=[low[i], high[i]], nice=False),
-                  axis=alt.Axis(title=names[i] if told else None, **few))
-        for i, (key, kind, told) in enumerate((("x", alt.X, bottom), ("y", alt.Y, left)))
+                  axis=alt.Axis(title=names[i] if told else None, labelFlush=inside, **few))
+        for i, (key, kind, told, inside) in enumerate((("x", alt.X, bottom, False), ("y", alt.Y, left, LABEL_INSIDE)))
     }  # fmt: skip
 
 
 def _colours(own: pd.DataFrame) -> Any:
+    """Of more than ten classes some share a colour, and have their number."""
     names = sorted(int(c) for c in own["class"].unique())
-    return altair().Scale(domain=names, range=[CLASSES[c % len(CLASSES)] for c in names])
+    return altair().Scale(domain=names, range=[style.CLASSES[c % len(style.CLASSES)] for c in names])
 
 
 def _dots(own: pd.DataFrame, place: Mapping[str, Any]) -> Any:

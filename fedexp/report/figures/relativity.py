@@ -13,12 +13,15 @@ from fedexp.report.extra import altair, pandas
 from fedexp.report.figures import style
 from fedexp.report.figures.figure import Figure, inline
 from fedexp.report.load import FoundRun, Runs
+from fedexp.terminal.numbers import count
 
 if TYPE_CHECKING:
     import pandas as pd
 
 PROBE = "relativity"
 ALIKE = 0.9  # cosine of two clients' class counts from which on they are of a group, as for the probe
+NAMED_UP_TO = 8  # clients
+LABEL_WIDTH = 16  # of their numbers
 IN_A_ROW = 3
 GAP = 8
 
@@ -40,7 +43,7 @@ def relativity(runs: Runs, *, rounds: Sequence[str] = (), by: Sequence[str] = ("
     )
     config = runs.done.config
     caption = (
-        f"{over.capitalize()} {min(config[over])}; {max(config['rounds'])} rounds. "
+        f"{over.capitalize()} {min(config[over])}; {count(int(max(config['rounds'])), 'round')}. "
         "Clients with nearly the same classes stand together."
         + (f" Their mean cosine, less that of others: {told}." if told else "")
     )
@@ -105,17 +108,21 @@ def _chart(shown: pd.DataFrame, *, several: bool) -> Any:
     alt = altair()
     panels = list(dict.fromkeys(shown["panel"]))
     in_a_row = min(IN_A_ROW, len(panels))
-    side = min(190, (style.WIDTH - 40 - GAP * (in_a_row - 1)) // in_a_row)
+    few = shown.groupby("panel")["x"].nunique().max() <= NAMED_UP_TO
+    gap = GAP + LABEL_WIDTH * few
+    side = min(190, (style.WIDTH - 40 - gap * (in_a_row - 1)) // in_a_row)
     scale = alt.Scale(scheme="viridis", domain=[float(shown["cosine"].min()), 1.0])
     legend = alt.Legend(orient="bottom", title="cosine", titleOrient="left", gradientLength=150, tickCount=4)
-    axis = alt.Axis(labels=False, ticks=False, domain=False, grid=False)
+    axis = alt.Axis(labels=bool(few), labelAngle=0, ticks=False, domain=False, grid=False)
     charts = []
     for number, panel in enumerate(panels):
         own = shown[shown["panel"] == panel]
         title = f"{own['method'].iloc[0] + ', ' if several else ''}round {own['round'].iloc[0]}"
         first = number % in_a_row == 0
+        order = own.sort_values("x")["client"].drop_duplicates().tolist()
         tiles = alt.Chart(inline(own)).mark_rect().encode(
-            x=alt.X("x:O", title="client", axis=axis), y=alt.Y("y:O", title="client" if first else None, axis=axis),
+            x=alt.X("client:O", title="client" if number + in_a_row >= len(panels) else None, axis=axis, sort=order),
+            y=alt.Y("other:O", title="client" if first else None, axis=axis, sort=order),
             color=alt.Color("cosine:Q", scale=scale, legend=legend),
             tooltip=["client:O", "other:O", alt.Tooltip("cosine:Q", format=".3f")],
         )  # fmt: skip

@@ -10,6 +10,11 @@ from zlib import crc32
 from fedexp.errors import ConfigError
 from fedexp.report.extra import altair
 
+
+class TooManyError(ConfigError):
+    """More lines or panels than a figure can have."""
+
+
 WIDTH = 340  # pixels at 96 per inch: a column
 PLOT_WIDTH = WIDTH - 62  # without axis and padding
 HEIGHT = 190
@@ -19,6 +24,7 @@ INK, FAINT, GRID = "#222222", "#8a8a8a", "#e4e4e8"
 # Okabe and Ito's colours; grey takes the place of yellow, which is too pale for lines on white.
 PALETTE = ("#000000", "#D55E00", "#0072B2", "#009E73", "#E69F00", "#CC79A7", "#56B4E9", "#7F7F7F")
 RED, BLUE = PALETTE[1:3]
+CLASSES = (*PALETTE, "#999933", "#332288")  # ten
 PAPER = "#fdfdfd"  # what is hollow, and text on what is darkest
 SCALE = ("#c6dbef", "#08306b")  # from few to many
 NOTHING = "#f1f1f4"  # the background of a map
@@ -37,6 +43,7 @@ DASHES: tuple[list[int], ...] = ([1, 0], [5, 3])
 SHAPES = ("circle", "square")
 STROKES: dict[str, Any] = {"symbolType": "stroke", "symbolSize": 250}  # of legends of lines, long enough for dashes
 MAX_LINES = len(PALETTE) * len(DASHES)
+FEW = 4  # whole numbers between the ends of an axis, from which on Vega finds its marks
 PANELS_IN_A_ROW = 2
 MAX_PANELS = 12
 PANEL_GAP = 16
@@ -55,7 +62,7 @@ def configuration() -> dict[str, Any]:
                   "color": INK, "subtitlePadding": 4},
         "axis": {**text, "titleFontWeight": "normal", "labelColor": INK, "titleColor": INK, "gridColor": GRID,
                  "gridWidth": 0.7,
-                 "domainColor": FAINT, "tickColor": FAINT, "titlePadding": 5},
+                 "domainColor": FAINT, "tickColor": FAINT, "titlePadding": 5, "labelFlush": False},
         "legend": {**text, "title": None, "labelColor": INK, "titleColor": INK, "labelLimit": 160, "symbolOpacity": 1,
                    "symbolStrokeWidth": 2, "columnPadding": 12, "rowPadding": 2,
                    "symbolSize": 50},
@@ -69,10 +76,10 @@ def looks(labels: Sequence[str]) -> dict[str, tuple[int, int]]:
     """The colour and the dash of each method. A method has the same in all figures, unless another has taken it.
 
     Raises:
-        ConfigError: If there are too many to be told apart.
+        TooManyError: If they cannot be told apart.
     """
     if len(labels) > MAX_LINES:
-        raise ConfigError(
+        raise TooManyError(
             f"{len(labels)} lines cannot be told apart in one figure. Choose at most {MAX_LINES}, as in "
             f"algo={','.join(list(labels)[:3])}."
         )
@@ -111,6 +118,13 @@ def below(labels: Sequence[str], **more: Any) -> Any:
     return altair().Legend(orient="bottom", columns=min(columns, len(labels)), **more)
 
 
+def whole(points: Sequence[float]) -> Any:
+    """The axis of whole numbers, such as rounds and classes: nothing is marked between two of them."""
+    low, high = int(min(points)), int(max(points))
+    marks = {"tickMinStep": 1} if high - low >= FEW else {"values": list(range(low, high + 1))}
+    return altair().Axis(format="d", **marks)
+
+
 def axis_title(words: str, length: int = HEIGHT) -> list[str]:
     """A title in lines that are no longer than the axis."""
     return textwrap.wrap(words, int(length / LETTER))
@@ -127,10 +141,12 @@ def paneled(layers: Any, panels: Sequence[str], *, height: int = HEIGHT, own_sca
     Panels with scales of their own are of different quantities: up to four stand one below the other.
 
     Raises:
-        ConfigError: If there are too many panels.
+        TooManyError: If there are too many panels.
     """
     if len(panels) > MAX_PANELS:
-        raise ConfigError(f"{len(panels)} panels do not fit in one figure. Choose at most {MAX_PANELS} by KEY=VALUE,….")
+        raise TooManyError(
+            f"{len(panels)} panels do not fit in one figure. Choose at most {MAX_PANELS} by KEY=VALUE,…."
+        )
     alt = altair()
     if len(panels) < 2:
         return layers.properties(width=PLOT_WIDTH, height=height)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedexp.errors import ConfigError
 from fedexp.report.extra import altair, pandas
+from fedexp.report.figures import style
 from fedexp.report.figures.figure import Figure
 from fedexp.report.figures.lines import BANDS, about, check, lines
 from fedexp.report.load import Runs
@@ -22,7 +23,7 @@ def subsets(runs: Runs, *, by: Sequence[str] = (), over: str = "seed", band: str
     """Accuracy on the first classes of a run that was trained on them alone, and of one that was trained on all."""
     check("band", band, BANDS)
     shown = data(runs, by, over, band)
-    axis = altair().X("x:Q", title="classes", scale=altair().Scale(nice=False), axis=altair().Axis(tickMinStep=1))
+    axis = altair().X("x:Q", title="classes", scale=altair().Scale(nice=False), axis=style.whole(shown["x"]))
     chart = lines(shown, axis, "accuracy on these classes (%)", points=True)
     note = "Server's model on the test samples of these classes in the last round; answers may be any class."
     return Figure(chart, shown, "Some classes alone, or among all", f"{about(runs, shown, over, band)} {note}")
@@ -31,7 +32,7 @@ def subsets(runs: Runs, *, by: Sequence[str] = (), over: str = "seed", band: str
 def data(runs: Runs, by: Sequence[str], over: str, band: str) -> pd.DataFrame:
     """Mean accuracy over each set of classes, of its own runs and of those with all classes."""
     owned = {run.name: _owned(runs.partition(run)) for run in runs.done.found}
-    everything = max(map(len, owned.values()))
+    everything = max(map(len, owned.values()), default=0)
     smaller = sorted({classes for classes in owned.values() if len(classes) < everything}, key=len)
     if not smaller or len({len(classes) for classes in smaller}) < len(smaller):
         raise ConfigError(

@@ -86,7 +86,7 @@ def _of_clients(runs: Runs, clients: Sequence[str], start: str) -> pd.DataFrame:
     if not set(OF_CLIENTS) <= set(found.columns) or found[list(OF_CLIENTS)].isna().all(axis=None):
         raise ConfigError(
             "No client's accuracy before and after training is on file: these runs hold out no test samples of "
-            "clients (partition.test=holdout)."
+            "clients (partition.test=holdout), or no client got through a round."
         )
     found = _chosen(found, clients)
     if start == "own" and _private(runs):
@@ -124,7 +124,7 @@ def _chart(shown: pd.DataFrame, title: str) -> Any:
     alt = altair()
     methods, panels = in_order(shown["method"]), in_order(shown["panel"])
     base = alt.Chart(inline(shown)).encode(
-        x=alt.X("x:Q", title="rounds done", scale=alt.Scale(nice=False), axis=alt.Axis(tickMinStep=1)),
+        x=alt.X("x:Q", title="rounds done", scale=alt.Scale(nice=False), axis=style.whole(shown["x"])),
         y=alt.Y("mean:Q", title=style.axis_title(title, HEIGHT), scale=alt.Scale(zero=False)),
         tooltip=["method:N", "stage:N", "round:Q", alt.Tooltip("mean:Q", format=".2f"), "n:Q"],
     )

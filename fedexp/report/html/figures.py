@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from inspect import Parameter
-from itertools import combinations
+from itertools import chain, combinations, zip_longest
 from typing import Any
 
 from fedexp.errors import ConfigError
@@ -14,13 +14,16 @@ from fedexp.report import frames
 from fedexp.report.extra import pandas
 from fedexp.report.figures.figure import Figure
 from fedexp.report.figures.kinds import KINDS, Kind
+from fedexp.report.figures.style import TooManyError
 from fedexp.report.html.blocks import Drawing
-from fedexp.report.html.layout import METHOD, SEED, Layout
+from fedexp.report.html.layout import METHOD, REFERENCE, SEED, Layout
 from fedexp.report.load import Runs
+from fedexp.report.measure import Metric, both_goals, values
 from fedexp.terminal.numbers import count
 
 MAX_ROUNDS = 120  # of a line
 MAX_OF_A_KIND = 4  # figures over hyper-parameters
+LEADING = 8  # methods that are drawn where all of them do not fit
 SCENES = ("panels", "scenes", "across")  # options that take the settings of scenes
 OTHERS = "others"  # where kinds are shown that ``PLAN`` does not name
 
@@ -116,10 +119,39 @@ def _attempts(wanted: Wanted, runs: Runs, layout: Layout) -> Iterator[Figure]:
     for options in _options(wanted, kind, runs, layout):
         try:
             yield kind(runs, options)
+        except TooManyError:
+            yield _of_leading(kind, runs, layout, options)
         except ConfigError:
             if "over" in kind.options:  # it knows what to do with several seeds
                 raise
             yield from _of_one_seed(kind, runs, layout, options)
+
+
+def _of_leading(kind: Kind, runs: Runs, layout: Layout, options: Mapping[str, Any]) -> Figure:
+    """The figure of the reference and of the methods that are best in either goal."""
+    labels = dict(zip(runs.done.config["run"], frames.labels(runs.done.config, layout.methods), strict=True))
+    names = leading(runs, labels)
+    figure = kind(runs.only(run for run, label in labels.items() if label in names), options)
+    first = f"{REFERENCE} and " if REFERENCE in names else ""
+    told = f"Of {len(set(labels.values()))} methods {first}those that are best in either goal."
+    return replace(figure, caption=f"{figure.caption} {told}")
+
+
+def leading(runs: Runs, labels: Mapping[str, str]) -> set[str]:
+    """The reference and the methods with the highest means of both goals, in turns, as many as fit.
+
+    Args:
+        runs: The runs.
+        labels: The method of each finished run.
+    """
+    ranked = []
+    for name in both_goals(runs):
+        found = values(runs, Metric(name))
+        means = found["value"].groupby(found["run"].map(labels)).mean()
+        ranked.append(list(means.sort_values(ascending=False).index))
+    turns = chain.from_iterable(zip_longest(*ranked))
+    first = [REFERENCE] if REFERENCE in labels.values() else []
+    return set(list(dict.fromkeys(name for name in (*first, *turns) if name is not None))[:LEADING])
 
 
 def _of_one_seed(kind: Kind, runs: Runs, layout: Layout, options: Mapping[str, Any]) -> Iterator[Figure]:

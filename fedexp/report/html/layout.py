@@ -10,6 +10,7 @@ from fedexp.report.load import Runs
 
 METHOD = "algo"
 SEED = "seed"
+REFERENCE = "fedavg"  # the method that others are compared with
 LEAST_TELLING = ("name", "out")  # settings that are named only where no other tells two runs apart
 
 

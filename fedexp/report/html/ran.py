@@ -29,7 +29,9 @@ def ran(runs: Runs, layout: Layout, folder: Path | None) -> Section:
     if found := _versions(runs):
         blocks.append(Part("versions", "Versions", words(found)))
     if lines := commands_of(folder, [run.path for run in runs.found]) if folder else []:
-        about = Paragraph("Runs that are finished are not run again.")
+        about = Paragraph(
+            "The same command again runs only what is missing. Add out=FOLDER if the runs are not to be in multirun."
+        )
         blocks.append(Part("commands", "Commands", (about, Commands(tuple(lines)))))
     return Section("ran", "What ran", tuple(blocks))
 

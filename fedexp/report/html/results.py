@@ -6,12 +6,11 @@ from collections.abc import Iterator, Sequence
 
 from fedexp.report.html.blocks import Gallery, Paragraph, Section
 from fedexp.report.html.figures import OTHERS, Figures
-from fedexp.report.html.layout import Layout
+from fedexp.report.html.layout import REFERENCE, Layout
 from fedexp.report.html.tables import differences_table, results_table
 from fedexp.report.load import Runs
 from fedexp.sweep.results import UNRANKED
 
-REFERENCE = "fedavg"
 GOALS = {
     "aggregation.last": ("last", "Server's model on the global test set, last evaluated round."),
     "aggregation.best": ("best", "Best evaluated round."),

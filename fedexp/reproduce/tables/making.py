@@ -77,7 +77,8 @@ def _unprinted(entry: Entry) -> Iterator[Cell]:
     printed = {number.setting for number in entry.numbers}
     for setting in entry.scenes:
         if setting not in printed:
-            yield from ((setting, method, each.metric) for method in entry.methods for each in entry.measures)
+            measures = entry.measured_in(setting)
+            yield from ((setting, method, each.metric) for method in entry.methods for each in measures)
 
 
 def _judged(number: Number, verdict: Verdict | None, results: Sequence[Result], words: Mapping[str, str]) -> TableCell:

@@ -10,11 +10,14 @@ import pytest
 from fedexp.errors import ConfigError
 from fedexp.report.figures import style
 from fedexp.report.figures.kinds import OF_RUNS, kind
+from fedexp.report.figures.lines import _limits
 from fedexp.report.figures.partition import of_counts
-from fedexp.report.figures.plane import _on_front
+from fedexp.report.figures.plane import NAMED, _beaten
 from fedexp.report.load import load
+from tests.unit.report import made
 from tests.unit.report.made import COUNTS, ROUNDS, aggregation, personal, write_run
 
+RESULT = made._result
 SEEDS = (0, 1, 2)
 OPTIONS = {
     "parameter": {"parameter": "algo.rs.alpha", "panels": "local.epochs"},
@@ -40,6 +43,26 @@ def test_curves_are_means_with_deviations_over_seeds(runs):
 def test_curves_over_what_was_sent_and_over_time(runs, x, at):
     data = drawn(runs, "curves", x=x).data.set_index(["method", "round"])
     assert data.loc["map", 3]["x"] == pytest.approx(at)  # megabytes both ways; the mean over seeds
+
+
+def test_means_over_fewer_seeds_are_told(tmp_path, monkeypatch):
+    """The mean of a method rises when its worst run stops having numbers."""
+    record = made._record
+    monkeypatch.setattr(
+        made,
+        "_record",
+        lambda algo, seed, t, alpha: (
+            {**record(algo, seed, t, alpha), "aggregation": {"accuracy": None}}
+            if (seed, t) == (0, 3)
+            else record(algo, seed, t, alpha)
+        ),
+    )
+    for seed in (0, 1):
+        write_run(tmp_path, "fedavg", seed)
+    figure = drawn(load(tmp_path), "curves")
+    assert figure.data["n"].tolist() == [2, 2, 1, 2]
+    assert "Where the run of a seed has no number, the mean is that of the others." in figure.caption
+    assert "no number" not in drawn(load(tmp_path), "curves", metric="personalization.accuracy").caption
 
 
 def test_intervals_are_wider_than_deviations_with_three_seeds(runs):
@@ -71,7 +94,18 @@ def test_the_front_of_points_that_are_each_best_in_something(more_x, more_y, fro
     points = [(more_x, more_y, x, y) for x, y in [(0, 0), (1, 3), (1, 1), (2, 2), (3, 1), (3, 1)]]
     if (more_x, more_y) != (False, False):
         points = points[1:]
-    assert list(dict.fromkeys(p[2:] for p in points if _on_front(p, points))) == front
+    assert list(dict.fromkeys(p[2:] for p in points if not _beaten(p, points))) == front
+
+
+def test_of_many_methods_those_that_few_others_beat_are_named(tmp_path, monkeypatch):
+    names = [f"method{i:02}" for i in range(12)]
+    monkeypatch.setattr(made, "BASE", {"fedavg": 0.2, **{name: 0.3 + 0.01 * i for i, name in enumerate(names)}})
+    for name in made.BASE:
+        write_run(tmp_path, name, 0)
+    figure = drawn(load(tmp_path), "plane")
+    assert list(figure.data[figure.data["named"]]["method"]) == ["fedavg", *names[-NAMED:]]
+    assert list(figure.data[figure.data["front"]]["method"]) == ["method11"]
+    assert "Grey: 4 other methods." in figure.caption
 
 
 def test_a_mean_across_scenes_needs_all_of_them(swept, tmp_path):
@@ -95,7 +129,8 @@ def test_gains_are_clients_of_the_same_seed(runs):
         "about equal": 6,
         "gain": 9,
     }
-    assert "map: 9 up, 3 down, 6 equal" in figure.caption
+    assert "map: 9 up, 3 down." in figure.caption
+    assert "the grey bar has those of less than 1 points" in figure.caption
 
 
 def test_clients_are_those_of_their_last_round_if_nothing_was_measured_later(tmp_path):
@@ -141,6 +176,13 @@ def test_classes_of_the_last_round(runs):
 
 
 # ---------------------------------------------------------------- partitions
+def test_ten_classes_have_colours_that_can_be_told_apart(runs):
+    spec = drawn(runs, "classes", x="round").spec()
+    (scale,) = {str(layer["encoding"]["color"]["scale"]) for layer in spec["spec"]["layer"]}
+    assert scale == str({"domain": [0, 1], "range": list(style.CLASSES[:2])})
+    assert len(set(style.CLASSES)) == 10
+
+
 @pytest.mark.parametrize(
     ("order", "clients"), [("none", [0, 1, 2, 3, 4, 5]), ("size", [3, 4, 0, 2, 1, 5]), ("classes", [2, 5, 0, 3, 1, 4])]
 )
@@ -217,6 +259,21 @@ def test_methods_keep_their_colours():
         style.looks([f"method{i}" for i in range(17)])
 
 
+@pytest.mark.parametrize(("points", "marks"), [([1, 2], [1, 2]), ([1], [1]), ([0, 1, 3], [0, 1, 2, 3])])
+def test_nothing_is_marked_between_two_rounds(points, marks):
+    """With two rounds Vega would mark 1.5, and with two classes it would write class 1 twice."""
+    assert style.whole(points).to_dict() == {"format": "d", "values": marks}
+    assert style.whole(range(100)).to_dict() == {"format": "d", "tickMinStep": 1}
+
+
+def test_a_single_value_is_where_its_axis_says(tmp_path):
+    """Around one number Vega has an axis without extent, whose only mark it rounds."""
+    write_run(tmp_path, "fedavg", 0)
+    shown = drawn(load(tmp_path), "curves").data
+    assert _limits(shown) == {}
+    assert _limits(shown[:1]) == {"domainMin": shown["mean"][0] - 1, "domainMax": shown["mean"][0] + 1}
+
+
 def test_letters_have_eight_points_in_a_column():
     sizes = [
         v
@@ -247,6 +304,20 @@ def test_wrong_requests_say_what_to_do(runs, name, options, words):
     with pytest.raises(ConfigError) as error:
         drawn(runs, name, **options)
     assert words in str(error.value)
+
+
+def test_two_seeds_are_too_few_for_an_interval(swept):
+    runs = load(swept).where({"algo": ["fedavg"], "local.epochs": ["5"]})
+    assert drawn(runs, "curves", band="interval").caption == "Mean over seeds 0, 1, too few for an interval; 4 rounds."
+
+
+def test_runs_without_personal_models_have_lines_of_the_other_goal(swept, tmp_path, monkeypatch):
+    monkeypatch.setattr(made, "_result", lambda *a, **k: {**RESULT(*a, **k), "personalization": {}})
+    for alpha in (0.1, 0.9):
+        write_run(tmp_path, "fedrs", 0, alpha=alpha)
+    figure = drawn(load(tmp_path), "parameter", parameter="algo.rs.alpha")
+    assert set(figure.data["panel"]) == {""}
+    assert figure.data["mean"].tolist() == pytest.approx([100 * aggregation("fedrs", 0, ROUNDS, a) for a in (0.1, 0.9)])
 
 
 def test_an_unknown_kind_gets_the_nearest():

@@ -250,6 +250,21 @@ def test_thirty_long_runs_stay_below_two_megabytes(tmp_path, monkeypatch):
 
 
 # ---------------------------------------------------------------- what went wrong
+def test_of_many_methods_the_leading_ones_are_drawn(tmp_path, monkeypatch):
+    """More lines than colours and dashes would be refused, and the report of a large sweep would have no curve."""
+    names = ["fedavg", *(f"method{i:02}" for i in range(style.MAX_LINES))]
+    monkeypatch.setattr(made, "BASE", {name: 0.3 + 0.01 * i for i, name in enumerate(names)})
+    for name in names:
+        write_run(tmp_path, name, 0)
+    runs = load(tmp_path)
+    drawn = figures.figures_of(runs, Layout.of(runs)).drawn
+    curve = next(drawing for drawing in drawn["results"] if drawing.title == "Aggregation over rounds")
+    best = [f"method{i:02}" for i in range(style.MAX_LINES - figures.LEADING + 1, style.MAX_LINES)]
+    assert f"Shown: {', '.join(['fedavg', *best])}." in curve.description
+    assert curve.caption.endswith("Of 17 methods fedavg and those that are best in either goal.")
+    assert [drawing.title for drawing in drawn["clients"] if "gains" in drawing.title]
+
+
 def test_failures_are_told(tmp_path, no_figures):
     write_run(tmp_path, "fedavg", 0)
     stopped = write_run(tmp_path, "map", 0, done=False)

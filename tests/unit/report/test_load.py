@@ -10,7 +10,8 @@ import pytest
 import fedexp
 from fedexp.errors import ConfigError, FedexpError
 from fedexp.report import frames
-from fedexp.report.load import load, load_paths
+from fedexp.report.extra import pandas
+from fedexp.report.load import Runs, load, load_paths
 from tests.unit.report.made import CLIENTS, ROUNDS, aggregation, personal, write_run
 
 
@@ -115,6 +116,24 @@ def test_settings_of_one_choice_do_not_count_as_differences(swept):
     assert set(found.differing(run.name for run in found.found)) == {"algo", "seed", "local.epochs", "algo.rs.alpha"}
     two = [run.name for run in found.found if run.name in ("fedavg-0-None-5", "fedrs-0-0.1-5")]
     assert found.differing(two) == ["algo"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "differing"),
+    [
+        ({"fedavg": 0, "feddf": 100}, ["algo"]),  # conf/algo/feddf.yaml has public=100
+        ({"fedavg": 0, "feddf": 500}, ["algo", "public"]),
+        ({"fedavg": 0, "map": 100}, ["algo", "public"]),
+        ({"fedavg": 0, "feddf": 100, "map": 100}, ["algo", "public"]),
+        ({"fedavg": 0, "../algo/feddf": 100}, ["algo", "public"]),  # a name from a file that is not ours
+    ],
+)
+def test_settings_that_a_method_brings_along_do_not_count_as_differences(settings, differing):
+    """Else a sweep of all methods has FedDF in a scene of its own, and compares it with nothing."""
+    rows = [{"run": algo, "status": "done", "algo": algo, "public": n} for algo, n in settings.items()]
+    runs = Runs(())
+    runs.__dict__["config"] = pandas().DataFrame(rows)
+    assert runs.differing(settings) == differing
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +13,7 @@ from tests.unit.report.made import write_run
 
 WIDTHS = (400, 700, 1000, 1100, 1600)
 SCHEMES = ("light", "dark")
+RESULTS = Path(__file__).parents[3] / "multirun" / "results"
 
 
 @pytest.fixture(scope="module")
@@ -72,6 +74,14 @@ def column(browser, table: int, place: int) -> list[str]:
     return browser.run(f"{script}.map(row => row.cells[arguments[1]].innerText.trim())", table, place)
 
 
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    """The report of the committed results."""
+    to = tmp_path_factory.mktemp("results") / "results.html"
+    assert main([str(RESULTS), f"to={to}"]) == 0
+    return to
+
+
 # ---------------------------------------------------------------- offline, without errors
 def test_no_request_and_no_error(page, report):
     for number in range(len(page.run("return [...document.querySelectorAll('.numbers summary')]"))):
@@ -117,6 +127,17 @@ def test_the_page_does_not_scroll_sideways(page, width, scheme):
     assert widest[0] <= 0
     assert widest[1] == width
     assert max(widest[2:]) < 0  # figures stay in their frames
+
+
+def test_claims_and_their_evidence_are_in_sight_on_a_narrow_screen(browser, results):
+    """In columns, the evidence is out of sight on the right, and leaves empty space as high as itself."""
+    browser.open(results)
+    ends = "return [...document.querySelectorAll('.lines')].map(cell => cell.getBoundingClientRect().right)"
+    for width in (400, 700):
+        browser.resize(width)
+        found = browser.run(ends)
+        assert found
+        assert max(found) <= width
 
 
 def test_the_system_and_the_button_choose_light_or_dark(page):

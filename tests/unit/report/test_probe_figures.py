@@ -195,7 +195,7 @@ def test_a_plane_has_features_and_vectors_and_knows_who_owns_what(watched):
     assert features[["class", "x", "y"]].to_numpy().tolist() == [
         [c, *place] for c, place in zip(LABELS.tolist(), FEATURES.tolist(), strict=True)
     ]
-    assert figure.caption.startswith("Seed 0, round 4 of 4, map, 2 of 3 classes. Dots: test features; arrows: class")
+    assert figure.caption.startswith("Seed 0, round 4 of 4, map, client 0, 2 of 3 classes. Dots: test features; ")
     assert "10 times as long" in figure.caption
 
 
@@ -211,8 +211,8 @@ def test_a_point_per_class_and_degrees_at_the_tips(watched):
     assert list(own[own["kind"] == "feature"]["class"]) == [0, 1, 2]
     assert list(own[own["kind"] == "vector"]["label"]) == ["0: 0°", "1: 90°", "2: −135°"]
     assert [view["title"]["text"] for view in figure.spec()["concat"]] == [
-        ["2 of 3 classes", "client 0"],
-        ["1 of 3 classes", "client 3"],
+        ["client 0", "2 of 3 classes"],
+        ["client 3", "1 of 3 classes"],
     ]
 
 
@@ -329,6 +329,14 @@ def test_wrong_requests_say_what_to_do(watched, name, options, words):
     with pytest.raises(ConfigError) as error:
         drawn(watched, name, **options)
     assert words in str(error.value)
+
+
+def test_observed_without_numbers_names_those_that_there_are(watched, tmp_path):
+    with pytest.raises(ConfigError, match=r"needs numbers=NAME,…\. These runs have .*classifier\.trained\.norm_"):
+        kind("observed")(watched, {})
+    write_run(tmp_path, "fedavg", 0)
+    with pytest.raises(ConfigError, match=r"These runs have none\. Run with a probe, as in probe=classifier"):
+        kind("observed")(load(tmp_path), {})
 
 
 def test_a_damaged_file_of_arrays_is_named(tmp_path):

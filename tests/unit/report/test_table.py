@@ -13,6 +13,7 @@ from rich.console import Console
 from fedexp.errors import ConfigError
 from fedexp.report.load import load
 from fedexp.report.table import make_table
+from tests.unit.report import made
 from tests.unit.report.made import ROUNDS, aggregation, write_run
 
 T_975_WITH_2_DEGREES = 4.302652729911275
@@ -81,6 +82,19 @@ def test_rows_and_columns_by_any_setting(swept):
 def test_runs_that_a_cell_cannot_tell_apart_are_refused(swept):
     with pytest.raises(ConfigError, match=r"fedavg: 2 runs have seed=0; they differ in local.epochs"):
         make_table(load(swept), metric=["aggregation.mean"])
+
+
+def test_runs_without_personal_models_have_the_other_goal(tmp_path, monkeypatch):
+    result = made._result
+    monkeypatch.setattr(made, "_result", lambda *a, **k: {**result(*a, **k), "personalization": {}})
+    made.write_run(tmp_path, "fedavg", 0)
+    assert [column.title for column in make_table(load(tmp_path)).columns] == ["aggregation.mean (%)"]
+
+
+def test_where_there_is_no_interval_it_is_said(swept):
+    two = load(swept).where({"local.epochs": ["5"], "algo": ["fedavg"]})
+    assert "mean [95 % interval where there are 3 seeds] over 2 seeds." in make_table(two, show="interval").caption
+    assert "with 95 % interval where there are 3 seeds." in make_table(two, compare="fedavg").caption
 
 
 def test_unfinished_runs_are_left_out_and_told(tmp_path):

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from fedexp.reproduce.table_making import make_table
 
 import fedexp
 from fedexp.config.hydra_loader import choices_of
-from fedexp.reproduce import claims, collect, published, selection
+from fedexp.reproduce import claims, collect, listing, published, selection
 from fedexp.reproduce.collect import NOT_BY_RUNS, ROUNDS_TO_REFERENCE, Outcome, with_computed
 from fedexp.reproduce.jobs import jobs_of
 from fedexp.reproduce.measure import Measure
@@ -97,6 +98,18 @@ def test_a_method_without_the_number_has_failed_and_says_so(taken):
     found = taken(Measure("PA", "personalization.PA", "result"), fedavg=rounds(0.5))
     assert (found["FedAvg", "PA"].status, found["FedAvg", "PA"].value) == ("failed", None)
     assert "no PA" in found["FedAvg", "PA"].error
+
+
+def test_a_number_that_a_scene_cannot_have_is_not_asked_for(jobs, monkeypatch):
+    """A client with all classes has no vectors of missing ones: that is no failure."""
+    monkeypatch.setattr(collect, "outcome", lambda *_: rounds(0.5))
+    other = Measure("norm_missing", "probes.classifier.trained.norm_missing", "last round")
+    (job,) = jobs(methods="FedAvg", seeds="0")
+    entry = replace(job.entry, measures=(ACCURACY, other), numbers=(), lacks=((job.scene.name, other.metric),))
+    assert [r.metric for r in collect.collect([replace(job, entry=entry)])] == [ACCURACY.metric]
+    shown = {cell.metric for cell in make_table(entry, {}, []).cells if cell.setting == job.scene.name}
+    assert shown == {ACCURACY.metric}
+    assert {metric for scene, _, metric in listing._cells(entry) if scene == job.scene.name} == {ACCURACY.metric}
 
 
 def test_numbers_of_several_clients_count_by_their_mean(taken):

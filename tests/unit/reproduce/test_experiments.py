@@ -65,7 +65,7 @@ def test_scenes_and_files_are_the_same():
     files = {f"{p.parent.name}/{p.name.removesuffix('.yaml')}" for p in FOLDER.glob("*/*.yaml")}
     assert files == {scene.experiment for scene in SCENES}
     assert {p.stem for p in FOLDER.glob("*.yaml")} == set(PAPERS)
-    assert len(SCENES) == 112
+    assert len(SCENES) == 118
 
 
 @pytest.mark.parametrize("scene", SCENES, ids=lambda s: s.experiment)

@@ -102,6 +102,8 @@ def test_names_in_an_entry_are_known(one):
         assert scene(one.paper, name).name == name
     assert all(method(one.paper, name).name == name for name in one.methods)
     assert all(other in entries() for other in one.depends_on)
+    metrics = {measure.metric for measure in one.measures}
+    assert all(name in one.scenes and metric in metrics for name, metric in one.lacks)
     assert one.spread in (None, "seeds", "rounds", "settings")
     if one.kind == "train":
         assert one.measures

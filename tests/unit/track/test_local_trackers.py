@@ -19,6 +19,7 @@ from fedexp.track.from_disk import card_of
 from fedexp.track.lightning import LightningTracker
 from fedexp.track.tensorboard import TensorBoardTracker
 from fedexp.track.trackio import TrackioTracker
+from tests.unit.report import made
 from tests.unit.report.made import aggregation, write_run
 from tests.unit.track.cards import RESULT, ROUNDS, card, record, records
 
@@ -186,6 +187,21 @@ def test_sync_says_what_it_did_and_what_it_could_not(tmp_path: Path, capsys: pyt
     assert "not mirrored: damaged: " in out
     assert "not mirrored: running: process" in out
     assert not (running.path / "tensorboard").exists()
+
+
+@pytest.mark.parametrize(("given", "project"), [([], "thesis"), (["project=other"], "other")])
+def test_sync_goes_where_the_run_was_to_be_mirrored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: list[str], project: str
+) -> None:
+    """A failed tracker prints `sync trackio FOLDER`, which must not make another project of it."""
+    usual, own = made._config, {"trackio": {"_target_": "os.system", "project": "thesis"}}
+    monkeypatch.setattr(made, "_config", lambda *settings: {**usual(*settings), "tracker": own})
+    write_run(tmp_path, "map", 0)
+    found = []
+    monkeypatch.setattr(TrackioTracker, "start", lambda self, *_: found.append(self.project))
+    monkeypatch.setattr(TrackioTracker, "finish", lambda *_: None)
+    assert main(["sync", "trackio", str(tmp_path), *given]) == 0
+    assert found == [project]
 
 
 @pytest.mark.parametrize(
