@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from fedexp.config.compose import conf_dir
+from fedexp.config.sources import conf_dir
 from fedexp.system.files import reading
 
 GLOBAL = "# @package _global_"

@@ -43,8 +43,8 @@ def observed(
     band: str = "std",
 ) -> Figure:
     """Numbers of probes over rounds, epochs, or the steps of a round (numbers=classifier.trained.norm_missing,…)."""
-    for key, value, known in (("x", x, X), ("split", split, SPLITS), ("band", band, BANDS)):
-        check(key, value, known)
+    for key, value, choices in (("x", x, X), ("split", split, SPLITS), ("band", band, BANDS)):
+        check(key, value, choices)
     if not numbers:
         known = ", ".join(probes.names(runs.done.probes)) or "none. Run with a probe, as in probe=classifier"
         raise ConfigError(f"observed needs numbers=NAME,…. These runs have {known}.")
