@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from fedexp.reproduce.table_making import make_table
 
 import fedexp
 from fedexp.config.hydra_loader import choices_of
@@ -14,6 +13,7 @@ from fedexp.reproduce.collect import NOT_BY_RUNS, ROUNDS_TO_REFERENCE, Outcome, 
 from fedexp.reproduce.jobs import jobs_of
 from fedexp.reproduce.measure import Measure
 from fedexp.reproduce.request import request
+from fedexp.reproduce.tables.making import make_table
 from fedexp.runs import observations
 from fedexp.runs.directory import RunDir
 
