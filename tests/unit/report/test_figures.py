@@ -226,7 +226,9 @@ def test_the_axis_of_a_parameter_is_in_words(tmp_path, monkeypatch):
     monkeypatch.setattr(made, "_config", lambda *a: {**usual(*a), "partition": {"samples_per_client": 10 * a[3]}})
     for epochs in (1, 5):
         write_run(tmp_path, "fedavg", 0, epochs=epochs)
-    spec = drawn(load(tmp_path), "parameter", parameter="partition.samples_per_client", metric="aggregation.mean").spec()
+    spec = drawn(
+        load(tmp_path), "parameter", parameter="partition.samples_per_client", metric="aggregation.mean"
+    ).spec()
     assert {layer["encoding"]["x"]["title"] for layer in spec["layer"]} == {"samples per client"}
 
 
