@@ -46,8 +46,8 @@ def observed(
     for key, value, choices in (("x", x, X), ("split", split, SPLITS), ("band", band, BANDS)):
         check(key, value, choices)
     if not numbers:
-        known = ", ".join(probes.names(runs.done.probes)) or "none. Run with a probe, as in probe=classifier"
-        raise ConfigError(f"observed needs numbers=NAME,…. These runs have {known}.")
+        there = ", ".join(probes.names(runs.done.probes)) or "none. Run with a probe, as in probe=classifier"
+        raise ConfigError(f"observed needs numbers=NAME,…. These runs have {there}.")
     wanted = [Number(of) for of in numbers]
     shown, clients = data(runs, wanted, x, split, by, panels, over, band, _whole(round))
     if level:

@@ -41,7 +41,7 @@ def parameter(
     check("band", band, BANDS)
     metric = metric or both_goals(runs)
     shown = data(runs, parameter, metric, by, panels, over, _number(absent), band, rule)
-    name = parameter.rpartition(".")[2]
+    name = parameter.rpartition(".")[2].replace("_", " ")
     alt = altair()
     logarithmic = log == "true" or (log == "auto" and _spans_decades(shown["x"]))
     scale = alt.Scale(type="log", nice=False) if logarithmic else alt.Scale(zero=False, nice=False)

@@ -221,6 +221,17 @@ def test_lines_over_a_parameter(swept):
     assert "'type': 'log'" in str(figure.spec())  # 0.9 is 90 times 0.01
 
 
+def test_the_axis_of_a_parameter_is_in_words(tmp_path, monkeypatch):
+    usual = made._config
+    monkeypatch.setattr(made, "_config", lambda *a: {**usual(*a), "partition": {"samples_per_client": 10 * a[3]}})
+    for epochs in (1, 5):
+        write_run(tmp_path, "fedavg", 0, epochs=epochs)
+    spec = drawn(
+        load(tmp_path), "parameter", parameter="partition.samples_per_client", metric="aggregation.mean"
+    ).spec()
+    assert {layer["encoding"]["x"]["title"] for layer in spec["layer"]} == {"samples per client"}
+
+
 def test_a_value_for_runs_without_the_parameter(swept):
     options = {"parameter": "algo.rs.alpha", "absent": "1", "by": "cohort.fraction", "metric": "aggregation.mean"}
     data = drawn(load(swept).where({"local.epochs": ["5"]}), "parameter", **options).data
