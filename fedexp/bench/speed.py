@@ -18,6 +18,9 @@ from fedexp.system import scratch
 if TYPE_CHECKING:
     import torch
     from rich.console import Console
+    from torch import nn
+
+    from fedexp.bench.raw import Setting
 
 Tell = Callable[[str], None]
 CALIBRATION = 4  # turns of each raw setting, of which the fastest counts; then the better half plays on
@@ -72,13 +75,14 @@ def _contest(
     workload.deal(folder)
     overrides = workload.overrides(folder)
     experiment = build(composed([*overrides, *next(iter(variants.values()), ())]))
-    RawTask.of(experiment).save(folder)
+    task = RawTask.of(experiment)
+    task.save(folder)
     device = first_device(experiment.config["loop"]["accelerator"])
     others = [
         Contestant(v, ours.play, ([*overrides, *own, f"name={v.replace('/', '-')}"],)) for v, own in variants.items()
     ]
     with ExitStack() as stack:
-        raw, calibration = limit(workload, folder, stack, tell, device)
+        raw, calibration = limit(workload, folder, stack, tell, settings(task.net, device))
         opened(others, stack, tell)
         times = interleave(raw, others, turns, warmup=warmup, row=workload.row, tell=tell)
     if any(lap.steps != workload.steps for lap in raw.laps):
@@ -87,16 +91,24 @@ def _contest(
     return {"raw": calibration, "times": times, "lines": lines, "variants": variants}
 
 
-def limit(
-    workload: Workload, folder: Path, stack: ExitStack, tell: Tell, device: torch.device
-) -> tuple[Contestant, dict[str, float]]:
-    """The best of all raw settings after a short trial of each, ready to play, and the trial's seconds."""
-    from fedexp.bench import raw
+def settings(net: nn.Module, device: torch.device) -> list[Setting]:
+    """All ways to use the machine that are worth a trial."""
+    from torch.nn import Conv2d
 
-    cores, layouts = usage.cores(), (False, True) if "model=lenet" in workload.model else (False,)
+    from fedexp.bench.raw import Setting
+
+    cores, layouts = usage.cores(), (False, True) if any(isinstance(m, Conv2d) for m in net.modules()) else (False,)
     shapes = dict.fromkeys([(1, cores), (cores, 1)] if device.type == "cpu" else [(1, cores)])
-    settings = [raw.Setting(p, t, layout, str(device)) for (p, t), layout in product(shapes, layouts)]
-    contestants = {str(s): Contestant("raw", raw.play, (folder, workload, s)) for s in settings}
+    return [Setting(p, t, layout, str(device)) for (p, t), layout in product(shapes, layouts)]
+
+
+def limit(
+    workload: Workload, folder: Path, stack: ExitStack, tell: Tell, settings: Sequence[Setting]
+) -> tuple[Contestant, dict[str, float]]:
+    """The best of some raw settings after a short trial of each, ready to play, and the trial's seconds."""
+    from fedexp.bench import raw_player
+
+    contestants = {str(s): Contestant("raw", raw_player.play, (folder, workload, s)) for s in settings}
     with ExitStack() as trying:
         ends = {name: trying.enter_context(ExitStack()) for name in contestants}
         for name, contestant in contestants.items():

@@ -42,7 +42,7 @@ def measure(names: Sequence[str], *, turns: int, console: Console) -> dict[str, 
 
 
 def _seconds(name: str, folder: Path, turns: int) -> dict[str, list[float]]:
-    from fedexp.bench import raw
+    from fedexp.bench import raw, raw_player
     from fedexp.build import build
     from fedexp.config.compose import composed
 
@@ -57,7 +57,7 @@ def _seconds(name: str, folder: Path, turns: int) -> dict[str, list[float]]:
     for turn in range(turns + 1):
         with ExitStack() as stack:
             started = time.perf_counter()
-            stack.enter_context(Contestant("raw", raw.play, (folder, workload, setting))).lap()
+            stack.enter_context(Contestant("raw", raw_player.play, (folder, workload, setting))).lap()
             by_hand = time.perf_counter() - started
         turned = [*overrides, "executor=serial", "rounds=1", f"name=turn{turn}"]
         times = launch(turned, folder / "runs" / f"turn{turn}")

@@ -21,7 +21,8 @@ from fedexp.bench.contest import Contestant, Lap, interleave
 from fedexp.bench.ours import counted, timed
 from fedexp.bench.passes import mark
 from fedexp.bench.ratios import RatioSpread, to_neighbours
-from fedexp.bench.raw import Crew, RawTask, Setting, Shuffle
+from fedexp.bench.raw import Crew, RawTask, Setting, Shuffle, carried
+from fedexp.bench.raw_player import WORKERS
 from fedexp.bench.report import ReportLine, lines, show
 from fedexp.bench.speed import VARIANTS
 from fedexp.bench.startup import launch
@@ -114,6 +115,26 @@ def convolutional(scene):
     return {**scene, "model": lenet, "data": {**scene["data"], "size": 16}}
 
 
+@pytest.fixture(scope="module")
+def normalised(scene):
+    resnet = composed(["model=resnet20", "model.blocks=[1,1]", "model.widths=[8,16]"])["model"]
+    return {**scene, "model": resnet}
+
+
+@pytest.fixture(scope="module")
+def taught(scene, tmp_path_factory):
+    """MAP on clients with some of the classes, each of which takes part in most rounds."""
+    folder = tmp_path_factory.mktemp("taught")
+    rows = np.arange(300).reshape(10, 30)  # generated images come class by class
+    clients = [np.concatenate([rows[(k + i) % 10, 10 * i : 10 * (i + 1)] for i in range(3)]) for k in range(6)]
+    clients = [np.concatenate([own, rows[k, 20:30]]) for k, own in enumerate(clients)]
+    (folder / "partition.json").write_text(json.dumps({"clients": [{"train": own.tolist()} for own in clients]}))
+    return composed(
+        [*replace(W0, algo="map").overrides(folder), "loop=fabric", "rounds=4", "cohort.fraction=0.8", "algo.rs.alpha=0.3",
+         "algo.hpm.weight=0.5"]
+    )  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("which", "setting"),
     [
@@ -121,6 +142,10 @@ def convolutional(scene):
         ("scene", Setting(2, 1)),
         ("convolutional", Setting(1, 1)),
         ("convolutional", Setting(2, 1, channels_last=True)),
+        ("normalised", Setting(1, 1)),
+        ("normalised", Setting(2, 1, channels_last=True)),
+        ("taught", Setting(1, 1)),
+        ("taught", Setting(2, 1)),
     ],
     ids=str,
 )
@@ -138,21 +163,34 @@ def test_raw_loop_takes_exactly_the_steps_of_fedexp(which, setting, tmp_path, re
         rows = batches._rows()
         return (next(rows) for _ in range(due))
 
-    sampler = UniformSampler(scene["seed"], W0.clients, W0.per_round / W0.clients)
-    crew = Crew(task, setting, order, sampler)
-    played = [crew.play(t) for t in range(3)]
+    sampler = UniformSampler(scene["seed"], W0.clients, scene["cohort"]["fraction"])
+    crew = Crew(task, setting, order, sampler, WORKERS["map" if which == "taught" else "fedavg"])
+    played = [crew.play(t) for t in range(scene["rounds"])]
     crew.close()
     with RunDir(run_path(experiment.config)) as rundir:
         engine = experiment.engine(rundir, SilentDisplay())
         engine.open()
         records = engine.run(experiment.card(rundir))
-    assert {steps for _, steps, _ in played} == {W0.steps}
-    parameters = [engine.progress.state.model[n] for n, _ in task.net.named_parameters()]
-    start = list(task.net.parameters())
-    for raw, own, first in zip(crew.weights, parameters, start, strict=True):
+        kept = {c: engine.progress.store.get(c) for c in engine.progress.store}
+    assert {steps for _, steps, _ in played} == {W0.steps * len(sampler(0)) // W0.per_round}
+    model = dict(zip(names(task.net), crew.weights, strict=True))
+    start = dict(zip(names(task.net), carried(task.net), strict=True))
+    for name, raw in model.items():
+        own = engine.progress.state.model[name]
         torch.testing.assert_close(raw, own, rtol=0, atol=1e-5)
-        assert (own - first).abs().max() > 1e-3  # it has learnt something
+        assert (own - start[name]).abs().max() > 1e-3  # it has learnt something
     assert [accuracy for *_, accuracy in played] == pytest.approx([r["aggregation"]["accuracy"] for r in records])
+    if which == "taught":
+        seen, *private = crew._memory
+        assert {int(kept[c]["hpm.seen"]["value"]) for c in kept} >= {2, 3}  # so private models taught and inherited
+        for client, slots in kept.items():
+            assert seen[client] == slots["hpm.seen"]["value"]
+            for name, models in zip(names(task.net), private, strict=True):
+                torch.testing.assert_close(models[client], slots["hpm.model"][name], rtol=0, atol=1e-5)
+
+
+def names(net):
+    return [n for n, _ in net.named_parameters()] + [n for n, b in net.named_buffers() if b.is_floating_point()]
 
 
 def test_shuffle_has_batches_of_the_same_sizes(scene):
@@ -169,12 +207,15 @@ def test_workloads_are_what_they_say(tmp_path):
         ("W2", 669_706, 400),
         ("W3", 669_706, 100),
         ("W4", 2_410, 800),
+        ("W5", 272_474, 100),
+        ("W6", 61_706, 400),
     ):
         workload = WORKLOADS[name]
         overrides = [o for o in workload.overrides(tmp_path) if not o.startswith("data")]
         workload.deal(tmp_path)
         small = ["data=synthetic", "data.samples=6000", "data.test=1", "data.noise=0", f"data.size={workload.size}"]
-        if name in ("W1", "W4"):
+        small.append(f"data.channels={workload.channels}")
+        if name in ("W1", "W4", "W5"):
             experiment = build(composed([*overrides, *small]))
             assert sum(p.numel() for p in experiment.net.parameters()) == parameters
         rows = json.loads((tmp_path / "partition.json").read_text())["clients"]
