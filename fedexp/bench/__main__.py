@@ -12,7 +12,7 @@ from typing import Any
 from rich.console import Console
 
 from fedexp.bench import usage
-from fedexp.bench.arguments import add_loop_options, loop_overrides, positive
+from fedexp.bench.arguments import add_loop_options, folder, loop_overrides, positive
 from fedexp.bench.speed import VARIANTS, usual
 from fedexp.bench.workload import WORKLOADS
 from fedexp.config.compose import choices_of
@@ -23,6 +23,8 @@ from fedexp.terminal.console import open_console
 
 EPILOG = "\n".join(["workloads:", *(f"  {name}  {w.title}" for name, w in WORKLOADS.items())])
 COMMANDS = ("speed", "algos", "startup", "scale", "gpu-check")
+CONTESTS = ("speed", "algos")  # these have ratios
+CSV_FOLDER = "bench"  # in the current folder
 WIDTH_WITHOUT_TERMINAL = 160  # columns
 
 
@@ -47,11 +49,18 @@ def main(argv: Sequence[str]) -> int:
     except FedexpError as error:
         complain(error)
         return 2 if isinstance(error, ConfigError) else 1
-    if asked.json is not None:
-        from fedexp.bench import report
-
-        report.write(asked.json, {command: found})
+    _write(command, asked, found, console)
     return 0
+
+
+def _write(command: str, asked: argparse.Namespace, found: Any, console: Console) -> None:
+    from fedexp.bench import record
+
+    if command in CONTESTS:
+        path = record.write_csv(asked.to, command, found, asked.device)
+        console.print(f"[dim]written to {path}[/]", highlight=False, soft_wrap=True)
+    if asked.json is not None:
+        record.write_json(asked.json, {command: found})
 
 
 def _parser(command: str) -> argparse.ArgumentParser:
@@ -66,8 +75,12 @@ def _parser(command: str) -> argparse.ArgumentParser:
     parser.add_argument("--turns", type=positive, default=10, help="turns that count, of each (default: 10)")
     parser.add_argument("--warmup", type=positive, default=2, help="turns before them (default: 2)")
     parser.add_argument("--json", type=Path, help="write all figures to this file")
-    if command in ("speed", "algos"):
+    if command in CONTESTS:
         add_loop_options(parser)
+        parser.add_argument(
+            "--to", type=folder, default=CSV_FOLDER, metavar="FOLDER",
+            help=f"where a csv with a row for each line is written (default: {CSV_FOLDER})",
+        )  # fmt: skip
     if command == "speed":
         have = ", ".join(usual())
         parser.add_argument("--variants", nargs="+", default=usual(), help=f"loop/executor (default: {have})")

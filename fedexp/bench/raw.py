@@ -72,8 +72,8 @@ class RawTask:
     @classmethod
     def load(cls, folder: Path) -> RawTask:
         """Reads what ``save`` wrote."""
-        rest = pickle.loads((folder / "parts.pickle").read_bytes())  # noqa: S301 - our own bytes
-        return cls(**safetensors.torch.load_file(folder / "task.safetensors"), **rest)
+        rest: dict[str, Any] = pickle.loads((folder / "parts.pickle").read_bytes())  # noqa: S301 - our own bytes
+        return cls(**{**safetensors.torch.load_file(folder / "task.safetensors"), **rest})
 
     def to(self, device: str) -> RawTask:
         """The same with its samples and network on a device."""

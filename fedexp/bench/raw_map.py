@@ -13,7 +13,7 @@ from fedexp.bench.raw import Order, RawTask, RawWorker, carried, overwrite
 
 
 class MapWorker(RawWorker):
-    """Half of the steps with restricted softmax, which are uploaded; half taught by the private model, which are not."""
+    """Half of the steps have restricted softmax and are uploaded; the others are taught by the private model."""
 
     def __init__(self, task: RawTask, order: Order, memory: Sequence[Tensor], *, channels_last: bool) -> None:
         super().__init__(task, order, memory, channels_last=channels_last)
@@ -21,8 +21,8 @@ class MapWorker(RawWorker):
         own = torch.zeros(len(task.rows), int(task.y.max()) + 1, device=task.y.device)
         own.scatter_(1, task.y[task.rows], 1.0)
         self._factors = torch.where(own > 0, 1.0, self._rs["alpha"])  # [clients, classes]
-        self._bias: Tensor = self._net.classifier.bias  # it is not scaled
-        self._teacher = copy.deepcopy(self._net).requires_grad_(False)
+        self._bias = self._net.get_parameter("classifier.bias")  # it is not scaled
+        self._teacher = copy.deepcopy(self._net)
 
     @staticmethod
     def remembered(task: RawTask) -> list[Tensor]:
@@ -51,12 +51,13 @@ class MapWorker(RawWorker):
 
     def _taught(self, x: Tensor, y: Tensor) -> Tensor:
         weight, temperature = self._hpm["weight"], self._hpm["temperature"]
-        z = self._net(x)
+        z: Tensor = self._net(x)
         with torch.no_grad():
             softened = F.log_softmax(self._teacher(x) / temperature, dim=1)
         student = F.log_softmax(z / temperature, dim=1)
-        transfer = temperature**2 * F.kl_div(student, softened, reduction="batchmean", log_target=True)
-        return (1 - weight) * F.cross_entropy(z, y) + weight * transfer
+        transfer: Tensor = temperature**2 * F.kl_div(student, softened, reduction="batchmean", log_target=True)
+        loss: Tensor = (1 - weight) * F.cross_entropy(z, y) + weight * transfer
+        return loss
 
     def _inherit(self, seen: float, private: Sequence[Tensor]) -> None:
         inertia = min(self._hpm["momentum"] * seen / self._task.selections, self._hpm["clip"])

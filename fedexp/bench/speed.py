@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from fedexp.bench.raw import Setting
 
 Tell = Callable[[str], None]
-CALIBRATION = 4  # turns of each raw setting, of which the fastest counts; then the better half plays on
 EXECUTORS: Mapping[str, tuple[str, ...]] = {
     "serial": ("executor=serial",),
     "processes": ("executor=processes", f"executor.workers={usage.cores()}", "executor.threads=1"),
@@ -115,7 +114,7 @@ def limit(
             opened([contestant], ends[name], tell)
         names = list(contestants)
         for _ in range(2):
-            for name in names * CALIBRATION:
+            for name in names * workload.trials:
                 tell(f"trying raw {name}")
                 contestants[name].lap(workload.row)
             trial = {name: min(lap.wall for lap in c.laps) for name, c in contestants.items()}

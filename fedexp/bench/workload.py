@@ -34,6 +34,7 @@ class Workload:
         batch_size: Samples of a step.
         images: Training and test images per class.
         row: Rounds that are played in a row before it is somebody else's turn.
+        trials: Turns of each raw setting, of which the fastest counts; then the better half plays as many again.
         real: Whether the images are Fashion-MNIST, where it is to be had; otherwise they are generated.
     """
 
@@ -49,6 +50,7 @@ class Workload:
     channels: int = 1
     algo: str = "fedavg"
     row: int = 1
+    trials: int = 4
     real: bool = True
 
     @property
@@ -120,9 +122,9 @@ WORKLOADS: Mapping[str, Workload] = {
         epochs=1, batch_size=8, images=(700, 100), row=6, real=False,
     ),
     "W5": Workload(
-        title="ResNet-20 with batch normalisation on 3 × 32 × 32 images, 10 clients × 640 samples, all in a round, 1 "
-        "epoch", size=32, channels=3, model=("model=resnet20", "model.bias=true"), clients=10, samples=640,
-        per_round=10, epochs=1, images=(640, 100), real=False,
+        title="ResNet-20 with batch normalisation on 3 × 32 × 32 images, 10 clients × 320 samples, all in a round, 1 "
+        "epoch of batches of 32", size=32, channels=3, model=("model=resnet20", "model.bias=true"), clients=10,
+        samples=320, per_round=10, epochs=1, batch_size=32, images=(320, 100), real=False, trials=1,
     ),
     "W6": replace(LENET_CLIENTS, title="W1 with MAP, whose private models the raw loop has too", algo="map"),
 }  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import csv
 import io
 import json
 import subprocess
@@ -14,7 +15,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from fedexp.bench import usage
+from fedexp.bench import record, usage
 from fedexp.bench.__main__ import main
 from fedexp.bench.arguments import add_loop_options, loop_overrides
 from fedexp.bench.contest import Contestant, Lap, interleave
@@ -130,8 +131,8 @@ def taught(scene, tmp_path_factory):
     clients = [np.concatenate([own, rows[k, 20:30]]) for k, own in enumerate(clients)]
     (folder / "partition.json").write_text(json.dumps({"clients": [{"train": own.tolist()} for own in clients]}))
     return composed(
-        [*replace(W0, algo="map").overrides(folder), "loop=fabric", "rounds=4", "cohort.fraction=0.8", "algo.rs.alpha=0.3",
-         "algo.hpm.weight=0.5"]
+        [*replace(W0, algo="map").overrides(folder), "loop=fabric", "rounds=4", "cohort.fraction=0.8",
+         "algo.rs.alpha=0.3", "algo.hpm.weight=0.5"]
     )  # fmt: skip
 
 
@@ -232,8 +233,8 @@ def test_a_turn_is_so_many_whole_rounds_of_the_engine(scene, tmp_path):
         engine.open()
         turns = [timed(engine, 1), timed(engine, 2)]
         assert len(engine.records) == len(rundir.records()) == 3
-    for turn, record in zip(turns, (engine.records[0], engine.records[2]), strict=True):
-        assert turn["accuracy"] == record["aggregation"]["accuracy"]
+    for turn, last in zip(turns, (engine.records[0], engine.records[2]), strict=True):
+        assert turn["accuracy"] == last["aggregation"]["accuracy"]
         assert turn["wall"] >= sum(turn["seconds"].values()) > 0
     total = {k: turns[0]["seconds"][k] + turns[1]["seconds"][k] for k in ("train", "evaluate", "aggregate")}
     assert total == pytest.approx({k: engine.progress.seconds[k] for k in total})
@@ -265,7 +266,7 @@ def test_contestant_counts_its_own_cpu_and_memory():
 
 FAMILY = """
 import os
-from fedexp.bench import usage
+from fedexp.bench import record, usage
 block = bytearray(b"x" * 200_000_000)
 alone = usage.memory([os.getpid()])
 read, write = os.pipe()
@@ -309,7 +310,8 @@ def test_every_variant_takes_the_usual_options(variant):
 def test_command_prints_ratios_and_writes_them(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     out = tmp_path / "out.json"
-    assert main(["W0", "--turns", "2", "--warmup", "1", "--variants", "fabric/serial", "--json", str(out)]) == 0
+    asked = ["W0", "--turns", "2", "--warmup", "1", "--variants", "fabric/serial", "--json", str(out), "--to", "a/b"]
+    assert main(asked) == 0
     shown = capsys.readouterr().out
     assert "generated images" in shown
     assert "fabric/serial" in shown
@@ -320,7 +322,41 @@ def test_command_prints_ratios_and_writes_them(tmp_path, monkeypatch, capsys):
     assert len(ours["ratios"]) == 2
     assert ours["ratio"]["median"] == pytest.approx(np.median(ours["ratios"]))
     assert ours["seconds"].keys() >= {"train", "evaluate", "aggregate", "write", "other"}
-    assert list(tmp_path.iterdir()) == [out]
+    (table,) = (tmp_path / "a" / "b").iterdir()
+    assert sorted(tmp_path.iterdir()) == [tmp_path / "a", out]
+    assert f"written to {table.relative_to(tmp_path)}" in shown
+    assert table.name.startswith("speed_")
+    assert f"_{usage.cores()}-cores_torch-{found['versions']['torch']}_" in table.name
+    with table.open(newline="") as file:
+        first, second = csv.DictReader(file)
+    assert (first["workload"], first["name"], first["ratio"], first["turns"]) == ("W0", "raw", "", "")
+    assert (second["against"], second["name"], second["turns"]) == ("raw", "fabric/serial", "2")
+    assert float(second["ratio"]) == ours["ratio"]["median"]
+    assert float(second["lower_quartile"]) == ours["ratio"]["lower"]
+    assert [float(second[k]) for k in ("seconds", "train", "megabytes")] == [
+        ours["wall"], ours["seconds"]["train"], ours["memory"]
+    ]  # fmt: skip
+    for package in ("fedexp", "torch", "lightning"):
+        assert second[package] == found["versions"][package]
+    assert second["machine"] == found["machine"]["name"] == found["machine"]["processor"]
+
+
+def test_a_csv_carries_the_name_of_the_accelerator_and_never_replaces_another(tmp_path, monkeypatch):
+    line = ReportLine("raw", 1.0, None, [], 1.0, {"train": 1.0}, 1.0, 0.0, 0.0, 0.5)
+    monkeypatch.setattr(record, "_accelerator", lambda asked: "Tesla T4 (16 GB)" if asked == "cuda" else None)
+    monkeypatch.setattr(record.time, "strftime", lambda _: "now")
+    path = record.write_csv(tmp_path, "speed", {"W0": {"data": "generated", "lines": [line]}}, "cuda")
+    assert path.name.startswith("speed_Tesla-T4-16-GB_")
+    assert "Tesla T4 (16 GB)" in path.read_text()
+    with pytest.raises(FileExistsError):
+        record.write_csv(tmp_path, "speed", {"W0": {"data": "generated", "lines": [line]}}, "cuda")
+
+
+def test_a_folder_that_cannot_be_written_to_is_refused_before_the_measurement(tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SystemExit):
+        main(["W0", "--to", str(tmp_path / "file" / "new")])
+    assert f"{tmp_path / 'file'} is not a folder" in capsys.readouterr().err
 
 
 def test_methods_are_compared_with_fedavg_by_time_and_by_passes(tmp_path, monkeypatch, capsys):
