@@ -13,6 +13,7 @@ from rich.console import Console
 
 from fedexp.bench import usage
 from fedexp.bench.arguments import add_loop_options, folder, loop_overrides, positive
+from fedexp.bench.peers.catalog import PEERS
 from fedexp.bench.speed import VARIANTS, usual
 from fedexp.bench.workload import WORKLOADS
 from fedexp.config.compose import choices_of
@@ -84,6 +85,10 @@ def _parser(command: str) -> argparse.ArgumentParser:
     if command == "speed":
         have = ", ".join(usual())
         parser.add_argument("--variants", nargs="+", default=usual(), help=f"loop/executor (default: {have})")
+        parser.add_argument(
+            "--peers", nargs="*", metavar="NAME", default=None,
+            help=f"other frameworks on the same workloads ({', '.join(PEERS)}; without a name all that can be had)",
+        )  # fmt: skip
     return parser
 
 
@@ -106,8 +111,22 @@ def _measure(command: str, asked: argparse.Namespace, console: Console) -> Any:
     names = _known(asked.names or ["W1", "W2", "W3"], list(WORKLOADS))
     variants = _known(asked.variants, list(VARIANTS))
     return speed.measure(
-        names, variants, turns=asked.turns, warmup=asked.warmup, console=console, more=loop_overrides(asked)
-    )
+        names, variants, turns=asked.turns, warmup=asked.warmup, console=console, more=loop_overrides(asked),
+        peers=_peers(asked, console),
+    )  # fmt: skip
+
+
+def _peers(asked: argparse.Namespace, console: Console) -> list[str]:
+    """The frameworks that are asked for and can be timed; says why others cannot."""
+    if asked.peers is None:
+        return []
+    if asked.device not in ("auto", "cpu"):
+        raise ConfigError(f"--peers are timed on the CPU, not with --device {asked.device}. Use --device cpu.")
+    obstacles = {name: PEERS[name].obstacle() for name in _known(asked.peers or list(PEERS), list(PEERS))}
+    for name, obstacle in obstacles.items():
+        if obstacle:
+            console.print(f"{name} is left out: it {obstacle}", highlight=False, soft_wrap=True)
+    return [name for name, obstacle in obstacles.items() if not obstacle]
 
 
 def _known(asked: Sequence[str], words: Sequence[str]) -> list[str]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedexp.bench import report, usage
 from fedexp.bench.contest import Contestant, interleave, opened
+from fedexp.bench.peers import catalog
 from fedexp.bench.workload import WORKLOADS, Workload
 from fedexp.config.compose import choices_of, composed
 from fedexp.errors import FedexpError
@@ -43,14 +44,25 @@ def usual() -> list[str]:
 
 def measure(
     names: Sequence[str], variants: Sequence[str], *, turns: int, warmup: int, console: Console,
-    more: Sequence[str] = (),
+    more: Sequence[str] = (), peers: Sequence[str] = (),
 ) -> dict[str, Any]:  # fmt: skip
-    """Times workloads one after the other and prints a table for each. ``more`` are settings of the loops."""
+    """Times workloads one after the other and prints a table for each.
+
+    Args:
+        names: The workloads.
+        variants: Loops and executors of fedexp.
+        turns: So many count.
+        warmup: So many before them do not.
+        console: Where to print.
+        more: Settings of the loops.
+        peers: Other frameworks.
+    """
     found: dict[str, Any] = {}
     for name in names:
         with scratch.folder() as folder, console.status(name) as status:
             chosen = {v: (*VARIANTS[v], *more) for v in variants}
-            contest = _contest(WORKLOADS[name], chosen, folder, turns, warmup, _teller(name, status.update))
+            tell = _teller(name, status.update)
+            contest = _contest(WORKLOADS[name], chosen, peers, folder, turns=turns, warmup=warmup, tell=tell)
         found[name] = {**WORKLOADS[name].facts, **contest}
         calibration = ", ".join(f"{k} {v:.3f} s" for k, v in contest["raw"].items())
         console.print(f"[dim]{name} runs on {found[name]['data']}; raw: {calibration}[/]", highlight=False)
@@ -63,8 +75,9 @@ def _teller(name: str, update: Callable[[str], None]) -> Tell:
 
 
 def _contest(
-    workload: Workload, variants: Mapping[str, Sequence[str]], folder: Path, turns: int, warmup: int, tell: Tell
-) -> dict[str, Any]:
+    workload: Workload, variants: Mapping[str, Sequence[str]], peers: Sequence[str], folder: Path, *, turns: int,
+    warmup: int, tell: Tell,
+) -> dict[str, Any]:  # fmt: skip
     from fedexp.bench import ours
     from fedexp.bench.raw import RawTask
     from fedexp.build import build
@@ -80,13 +93,15 @@ def _contest(
     others = [
         Contestant(v, ours.play, ([*overrides, *own, f"name={v.replace('/', '-')}"],)) for v, own in variants.items()
     ]
+    guests = catalog.contestants(peers, folder, workload)
     with ExitStack() as stack:
         raw, calibration = limit(workload, folder, stack, tell, settings(task.net, device))
-        opened(others, stack, tell)
-        times = interleave(raw, others, turns, warmup=warmup, row=workload.row, tell=tell)
+        opened([*others, *guests], stack, tell)
+        times = interleave(raw, [*others, *guests], turns, warmup=warmup, row=workload.row, tell=tell)
     if any(lap.steps != workload.steps for lap in raw.laps):
         raise FedexpError(f"the raw loop took {raw.laps[0].steps} steps, but a round has {workload.steps}")
-    lines = report.lines(raw, others, times, {})
+    catalog.check(raw, guests, workload)
+    lines = report.lines(raw, [*others, *guests], times, {})
     return {"raw": calibration, "times": times, "lines": lines, "variants": variants}
 
 
