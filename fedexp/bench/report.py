@@ -31,7 +31,7 @@ class ReportLine:
     memory: float  # largest, in megabytes
     others: float
     startup: float
-    accuracy: float | None
+    accuracy: float | None  # after as many rounds as all have played
     note: str = ""
     passes: float | None = None  # forward and backward passes of a round, over the base's
 
@@ -46,10 +46,12 @@ def lines(
 ) -> list[ReportLine]:
     """The figures of a contest, the base's first."""
     ratios = to_neighbours(times, base.name)
-    return [_line(c, ratios.get(c.name, []), notes.get(c.name, "")) for c in (base, *others)]
+    tested = [c.learned.keys() for c in (base, *others) if c.learned]
+    rounds = max(set(tested[0]).intersection(*tested), default=0) if tested else 0  # the base plays more than others
+    return [_line(c, ratios.get(c.name, []), notes.get(c.name, ""), rounds) for c in (base, *others)]
 
 
-def _line(contestant: Contestant, ratios: list[float], note: str) -> ReportLine:
+def _line(contestant: Contestant, ratios: list[float], note: str, rounds: int) -> ReportLine:
     laps = contestant.laps
     wall, cpu = mean(lap.wall for lap in laps), mean(lap.cpu for lap in laps)
     kinds = dict.fromkeys(k for lap in laps for k in lap.seconds)
@@ -59,12 +61,13 @@ def _line(contestant: Contestant, ratios: list[float], note: str) -> ReportLine:
     return ReportLine(
         name=contestant.name, wall=median(lap.wall for lap in laps), ratio=RatioSpread.of(ratios) if ratios else None,
         ratios=ratios, cpu=cpu, seconds=seconds, memory=max(lap.memory for lap in laps),
-        others=mean(lap.others for lap in laps), startup=contestant.startup, accuracy=laps[-1].accuracy, note=note,
+        others=mean(lap.others for lap in laps), startup=contestant.startup, accuracy=contestant.learned.get(rounds),
+        note=note,
     )  # fmt: skip
 
 
 def show(title: str, found: Sequence[ReportLine], console: Console) -> None:
-    """One table: ratios with their spread, seconds by kind of work, memory, the last round's accuracy."""
+    """One table: ratios with their spread, seconds by kind of work, memory, accuracy after equally many rounds."""
     extra = dict.fromkeys(k for line in found for k in line.seconds)
     kinds = [*KINDS, *(k for k in extra if k not in (*KINDS, "other")), "other"]
     table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, header_style="dim")

@@ -15,7 +15,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from fedexp.bench import record, usage
+from fedexp.bench import imports, record, usage
 from fedexp.bench.__main__ import main
 from fedexp.bench.arguments import add_loop_options, loop_overrides
 from fedexp.bench.contest import Contestant, Lap, interleave
@@ -93,6 +93,13 @@ def test_turns_alternate_with_the_base_and_warm_up_is_forgotten():
     assert second.ratios == [1.5, 2.5]
     assert second.seconds == {"train": 2.0, "write": 0.25, "other": 1.75}
     assert (second.note, third.note) == ("why", "")
+
+
+def test_accuracies_are_those_after_equally_many_rounds():
+    base, a, b = (Told(n, [lap(1.0)] * 3, []) for n in ("raw", "a", "b"))
+    times = interleave(base, [a, b], 1, warmup=0, row=1, tell=lambda _: None)
+    base.learned, a.learned = {1: 0.1, 2: 0.2, 3: 0.3}, {1: 0.15, 2: 0.25}
+    assert [line.accuracy for line in lines(base, [a, b], times, {})] == [0.2, 0.25, None]  # b is not tested
 
 
 def test_parallel_work_leaves_the_rest_of_all_cores_as_other(monkeypatch):
@@ -246,6 +253,7 @@ def test_a_lap_of_several_rounds_is_their_mean():
     assert (one.wall, one.seconds, one.steps) == (3.0, {"train": 2.0}, 7)
     assert (four.wall, four.seconds, four.steps) == (3.0, {"train": 2.0}, 7)
     assert four.accuracy == 0.5
+    assert counter.learned == {1: 0.5, 5: 0.5}
 
 
 def test_contestant_that_dies_or_fails_is_named():
@@ -266,7 +274,7 @@ def test_contestant_counts_its_own_cpu_and_memory():
 
 FAMILY = """
 import os
-from fedexp.bench import record, usage
+from fedexp.bench import imports, record, usage
 block = bytearray(b"x" * 200_000_000)
 alone = usage.memory([os.getpid()])
 read, write = os.pipe()
@@ -412,3 +420,33 @@ def test_a_launch_is_timed_from_the_command_to_its_rounds_and_end(tmp_path):
     assert 0.1 < begin < first <= end
     with pytest.raises(FedexpError, match="failed in"):
         launch([*overrides, "optim.lr=fast"], tmp_path / "runs" / "turn")
+
+
+IMPORTS = """\
+import time: self [us] | cumulative | imported package
+import time:       250 |        250 |     torch._C
+something that a run says
+import time:      1000 |       1250 |   torch
+import time:        40 |       1290 | fedexp.build
+import time:      2000 |       2000 | torch.nn.modules
+import time:         7 |          7 | fedexpert
+"""
+
+
+def test_imports_are_counted_by_package_without_what_they_import():
+    assert list(imports.by_package(IMPORTS).items()) == [("torch", 0.00325), ("fedexp", 4e-5), ("fedexpert", 7e-6)]
+
+
+def test_the_start_is_shown_with_its_imports(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    out = tmp_path / "out.json"
+    assert main(["startup", "W0", "--turns", "1", "--json", str(out)]) == 0
+    found = json.loads(out.read_text())["startup"]["W0"]
+    assert next(iter(found["imports"])) == "torch"
+    assert not {"pandas", "altair", "wandb", "sklearn", "scipy"} & found["imports"].keys()  # a run needs none of them
+    assert sum(found["imports"].values()) > 0.1
+    shown = " ".join(capsys.readouterr().out.split())
+    assert f"W0, seconds of imports by package: torch {found['imports']['torch']:.2f}, " in shown
+    assert list(tmp_path.iterdir()) == [out]
+    with pytest.raises(FedexpError, match="failed:"):
+        imports.measure(["optim.lr=fast"])
