@@ -12,7 +12,8 @@ from typing import Any
 from rich.console import Console
 
 from fedexp.bench import usage
-from fedexp.bench.arguments import add_loop_options, loop_overrides, positive
+from fedexp.bench.arguments import add_loop_options, folder, loop_overrides, positive
+from fedexp.bench.peers.catalog import PEERS
 from fedexp.bench.speed import VARIANTS, usual
 from fedexp.bench.workload import WORKLOADS
 from fedexp.config.hydra_loader import choices_of
@@ -23,6 +24,8 @@ from fedexp.terminal.console import open_console
 
 EPILOG = "\n".join(["workloads:", *(f"  {name}  {w.title}" for name, w in WORKLOADS.items())])
 COMMANDS = ("speed", "algos", "startup", "scale", "gpu-check")
+CONTESTS = ("speed", "algos")  # these have ratios
+CSV_FOLDER = "bench"  # in the current folder
 WIDTH_WITHOUT_TERMINAL = 160  # columns
 
 
@@ -47,11 +50,18 @@ def main(argv: Sequence[str]) -> int:
     except FedexpError as error:
         complain(error)
         return 2 if isinstance(error, ConfigError) else 1
-    if asked.json is not None:
-        from fedexp.bench import report
-
-        report.write(asked.json, {command: found})
+    _write(command, asked, found, console)
     return 0
+
+
+def _write(command: str, asked: argparse.Namespace, found: Any, console: Console) -> None:
+    from fedexp.bench import record
+
+    if command in CONTESTS:
+        path = record.write_csv(asked.to, command, found, asked.device)
+        console.print(f"[dim]written to {path}[/]", highlight=False, soft_wrap=True)
+    if asked.json is not None:
+        record.write_json(asked.json, {command: found})
 
 
 def _parser(command: str) -> argparse.ArgumentParser:
@@ -66,11 +76,19 @@ def _parser(command: str) -> argparse.ArgumentParser:
     parser.add_argument("--turns", type=positive, default=10, help="turns that count, of each (default: 10)")
     parser.add_argument("--warmup", type=positive, default=2, help="turns before them (default: 2)")
     parser.add_argument("--json", type=Path, help="write all figures to this file")
-    if command in ("speed", "algos"):
+    if command in CONTESTS:
         add_loop_options(parser)
+        parser.add_argument(
+            "--to", type=folder, default=CSV_FOLDER, metavar="FOLDER",
+            help=f"where a csv with a row for each line is written (default: {CSV_FOLDER})",
+        )  # fmt: skip
     if command == "speed":
         have = ", ".join(usual())
         parser.add_argument("--variants", nargs="+", default=usual(), help=f"loop/executor (default: {have})")
+        parser.add_argument(
+            "--peers", nargs="*", metavar="NAME", default=None,
+            help=f"other frameworks on the same workloads ({', '.join(PEERS)}; without a name all that can be had)",
+        )  # fmt: skip
     return parser
 
 
@@ -93,8 +111,22 @@ def _measure(command: str, asked: argparse.Namespace, console: Console) -> Any:
     names = _known(asked.names or ["W1", "W2", "W3"], list(WORKLOADS))
     variants = _known(asked.variants, list(VARIANTS))
     return speed.measure(
-        names, variants, turns=asked.turns, warmup=asked.warmup, console=console, more=loop_overrides(asked)
-    )
+        names, variants, turns=asked.turns, warmup=asked.warmup, console=console, more=loop_overrides(asked),
+        peers=_peers(asked, console),
+    )  # fmt: skip
+
+
+def _peers(asked: argparse.Namespace, console: Console) -> list[str]:
+    """The frameworks that are asked for and can be timed; says why others cannot."""
+    if asked.peers is None:
+        return []
+    if asked.device not in ("auto", "cpu"):
+        raise ConfigError(f"--peers are timed on the CPU, not with --device {asked.device}. Use --device cpu.")
+    obstacles = {name: PEERS[name].obstacle() for name in _known(asked.peers or list(PEERS), list(PEERS))}
+    for name, obstacle in obstacles.items():
+        if obstacle:
+            console.print(f"{name} is left out: it {obstacle}", highlight=False, soft_wrap=True)
+    return [name for name, obstacle in obstacles.items() if not obstacle]
 
 
 def _known(asked: Sequence[str], words: Sequence[str]) -> list[str]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import os
+from pathlib import Path
 
 from fedexp.config.signatures import signature
 from fedexp.config.values import describe, wanted
@@ -15,6 +17,15 @@ def positive(text: str) -> int:
     if value < 1:
         raise argparse.ArgumentTypeError(f"{text} is less than 1")
     return value
+
+
+def folder(text: str) -> Path:
+    """A folder that is there, or can be made: it is better to know before the measurement than after it."""
+    path = Path(text)
+    there = next(p for p in (path.absolute(), *path.absolute().parents) if p.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK):
+        raise argparse.ArgumentTypeError(f"{there} is not a folder that can be written to")
+    return path
 
 
 LOOP_OPTIONS = {"device": "accelerator", "precision": "precision", "compile": "compile"}  # settings of the loop

@@ -42,6 +42,8 @@ class Contestant:
     arguments: tuple[Any, ...]
     laps: list[Lap] = field(default_factory=list)
     startup: float = 0.0  # seconds from the start of the process until it could play
+    learned: dict[int, float] = field(default_factory=dict)  # accuracy by rounds played, warm-up and trials included
+    _rounds: int = 0
 
     def __enter__(self) -> Self:
         started = time.perf_counter()
@@ -83,6 +85,9 @@ class Contestant:
             accuracy=answer.get("accuracy"), steps=None if steps is None else steps / rounds,
         )  # fmt: skip
         self.laps.append(lap)
+        self._rounds += rounds
+        if lap.accuracy is not None:
+            self.learned[self._rounds] = lap.accuracy
         return lap
 
     def passes(self) -> Any:

@@ -86,9 +86,9 @@ def _conclude(found: list[Finding], place: Place, path: Path | None, console: Co
         if each.state in ("failed", "not checked"):
             console.print(f"  {each.state}: {each.what}: {each.found}", highlight=False)
     if path is not None:
-        from fedexp.bench import report
+        from fedexp.bench import record
 
-        report.write(path, {"gpu-check": {"device": place.title, "findings": found}})
+        record.write_json(path, {"gpu-check": {"device": place.title, "findings": found}})
     return 1 if counts["failed"] else 0
 
 

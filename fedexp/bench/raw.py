@@ -2,6 +2,7 @@
 
 Resident tensors, batches by permutation, a fused optimizer, one network per process whose weights are overwritten for
 each client, sums in shared memory, clients and test batches taken from a common counter. No record, no file, no check.
+The loop is FedAvg's; ``raw_map.py`` has MAP's, and ``raw_player.py`` plays either.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import copy
 import pickle
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from multiprocessing.sharedctypes import Synchronized
@@ -22,7 +23,6 @@ import torch.multiprocessing as mp
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedexp.bench.workload import Workload
 from fedexp.client.optim import Sgd
 from fedexp.config.make import make
 from fedexp.server.sampler import UniformSampler
@@ -60,18 +60,21 @@ class RawTask:
     rows: Tensor  # [clients, samples]
     net: nn.Module
     optimizer: Sgd
+    method: Mapping[str, Any]  # the settings of the method's components
+    selections: int  # how often a client takes part in the whole run, on average
 
     def save(self, folder: Path) -> None:
         """Writes it where the raw loop's process finds it."""
         tensors = {k: v.contiguous() for k, v in vars(self).items() if isinstance(v, Tensor)}
         safetensors.torch.save_file(tensors, folder / "task.safetensors")
-        (folder / "parts.pickle").write_bytes(pickle.dumps((self.net, self.optimizer)))
+        rest = {k: v for k, v in vars(self).items() if k not in tensors}
+        (folder / "parts.pickle").write_bytes(pickle.dumps(rest))
 
     @classmethod
     def load(cls, folder: Path) -> RawTask:
         """Reads what ``save`` wrote."""
-        net, optimizer = pickle.loads((folder / "parts.pickle").read_bytes())  # noqa: S301 - our own bytes
-        return cls(**safetensors.torch.load_file(folder / "task.safetensors"), net=net, optimizer=optimizer)
+        rest: dict[str, Any] = pickle.loads((folder / "parts.pickle").read_bytes())  # noqa: S301 - our own bytes
+        return cls(**{**safetensors.torch.load_file(folder / "task.safetensors"), **rest})
 
     def to(self, device: str) -> RawTask:
         """The same with its samples and network on a device."""
@@ -81,9 +84,25 @@ class RawTask:
     @classmethod
     def of(cls, experiment: Experiment) -> RawTask:
         """What a run of fedexp is made of, so that both sides have the same."""
-        data, rows = experiment.data, [torch.from_numpy(s.train) for s in experiment.splits]
-        optimizer = make(experiment.config["optim"])
-        return cls(data.train.x, data.train.y, data.test.x, data.test.y, torch.stack(rows), experiment.net, optimizer)
+        data, config = experiment.data, experiment.config
+        return cls(
+            data.train.x, data.train.y, data.test.x, data.test.y,
+            rows=torch.stack([torch.from_numpy(s.train) for s in experiment.splits]), net=experiment.net,
+            optimizer=make(config["optim"]), method=config["algo"],
+            selections=experiment.algorithm.facts.expected_selections,
+        )  # fmt: skip
+
+
+def carried(net: nn.Module) -> list[Tensor]:
+    """What travels: parameters and running statistics. Counters of batches do not, since nothing reads them."""
+    return [*net.parameters(), *(b for b in net.buffers() if b.is_floating_point())]
+
+
+def overwrite(own: Iterable[Tensor], given: Iterable[Tensor]) -> None:
+    """Gives tensors the values of others."""
+    with torch.no_grad():
+        for mine, theirs in zip(own, given, strict=True):
+            mine.copy_(theirs)
 
 
 class Shuffle:
@@ -100,41 +119,62 @@ class Shuffle:
 
 
 class RawWorker:
-    """What one process does: train clients, test slices."""
+    """What one process does: train clients by FedAvg, test slices."""
 
-    def __init__(self, task: RawTask, order: Order, *, channels_last: bool) -> None:
-        if next(task.net.buffers(), None) is not None:
-            raise ValueError("the raw loop averages parameters only; a network with buffers needs more")
-        self._task, self._order = task, order
+    def __init__(self, task: RawTask, order: Order, memory: Sequence[Tensor], *, channels_last: bool) -> None:
+        self._task, self._order, self._memory = task, order, memory
         self._format = torch.channels_last if channels_last else torch.contiguous_format
         self._net = copy.deepcopy(task.net)
+        self._weights = carried(self._net)
         if channels_last:
             self._net.to(memory_format=torch.channels_last)
-        self._weights = list(self._net.parameters())
         s = task.optimizer
         self._optimizer = torch.optim.SGD(
-            self._weights, lr=s.lr, momentum=s.momentum, weight_decay=s.weight_decay, nesterov=s.nesterov, fused=True
-        )
+            self._net.parameters(), lr=s.lr, momentum=s.momentum, weight_decay=s.weight_decay, nesterov=s.nesterov,
+            fused=True,
+        )  # fmt: skip
+
+    @staticmethod
+    def remembered(task: RawTask) -> list[Tensor]:  # noqa: ARG004 - others remember something
+        """What clients keep between rounds, one row of each tensor for a client: with FedAvg nothing."""
+        return []
 
     def train(self, weights: Sequence[Tensor], total: Sequence[Tensor], round_: int, clients: Iterable[int]) -> int:
         """Trains clients from ``weights`` and leaves the sum of their weights in ``total``; returns the steps taken."""
         torch._foreach_zero_(list(total))
+        self._net.train()
         steps = 0
         for client in clients:
-            self._take(weights)
+            overwrite(self._weights, weights)
             self._optimizer.state.clear()
-            for rows in self._order(round_, client):
-                x = self._task.x[rows].contiguous(memory_format=self._format)
-                self._optimizer.zero_grad()
-                torch.autograd.backward(F.cross_entropy(self._net(x), self._task.y[rows]))
-                self._optimizer.step()
-                steps += 1
-            torch._foreach_add_(list(total), [w.detach() for w in self._weights])
+            steps += self._fit(client, self._order(round_, client), total)
         return steps
+
+    def _fit(self, client: int, batches: Iterable[Tensor], total: Sequence[Tensor]) -> int:  # noqa: ARG002
+        """A client's steps, and its upload added to ``total``."""
+        steps = 0
+        for rows in batches:
+            x, y = self._batch(rows)
+            self._step(F.cross_entropy(self._net(x), y))
+            steps += 1
+        self._upload(total)
+        return steps
+
+    def _batch(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        return self._task.x[rows].contiguous(memory_format=self._format), self._task.y[rows]
+
+    def _step(self, loss: Tensor) -> None:
+        self._optimizer.zero_grad()
+        torch.autograd.backward(loss)
+        self._optimizer.step()
+
+    def _upload(self, total: Sequence[Tensor]) -> None:
+        torch._foreach_add_(list(total), [w.detach() for w in self._weights])
 
     def test(self, weights: Sequence[Tensor], starts: Iterable[int]) -> int:
         """The correct answers in the test batches that begin at ``starts``."""
-        self._take(weights)
+        overwrite(self._weights, weights)
+        self._net.eval()
         correct = 0
         with torch.inference_mode():
             for start in starts:
@@ -143,28 +183,26 @@ class RawWorker:
                 correct += int((answers == self._task.test_y[start : start + TEST_BATCH]).sum())
         return correct
 
-    def _take(self, weights: Sequence[Tensor]) -> None:
-        with torch.no_grad():
-            for own, given in zip(self._weights, weights, strict=True):
-                own.copy_(given)
-
 
 class Crew:
     """All processes of the raw loop, and the round that they play. Several are forks of this one."""
 
-    def __init__(self, task: RawTask, setting: Setting, order: Order, sampler: UniformSampler) -> None:
+    def __init__(
+        self, task: RawTask, setting: Setting, order: Order, sampler: UniformSampler, worker: type[RawWorker]
+    ) -> None:
         self._sampler, self._tests = sampler, range(0, len(task.test_y), TEST_BATCH)
         self.n_test = len(task.test_y)
-        self.weights = [w.detach().clone() for w in task.net.parameters()]
+        self.weights = [w.detach().clone() for w in carried(task.net)]
         self._totals = [[torch.zeros_like(w) for w in self.weights] for _ in range(setting.processes)]
+        self._worker, self._memory = worker, worker.remembered(task)
         if setting.device == "cpu":
-            for tensor in (*self.weights, *(t for total in self._totals for t in total)):
+            for tensor in (*self.weights, *self._memory, *(t for total in self._totals for t in total)):
                 tensor.share_memory_()  # type: ignore[no-untyped-call]
         self._pipes: list[Any] = []
         self._processes: list[Any] = []
         if setting.processes == 1:
             torch.set_num_threads(setting.threads)
-            self._hand = RawWorker(task, order, channels_last=setting.channels_last)
+            self._hand = worker(task, order, self._memory, channels_last=setting.channels_last)
             return
         context = mp.get_context("fork")
         self._counter = context.Value("i", 0)
@@ -211,7 +249,7 @@ class Crew:
     def _serve(self, index: int, task: RawTask, setting: Setting, order: Order, pipe: Connection) -> None:
         torch.set_num_threads(setting.threads)
         torch.random.manual_seed(index)
-        hand = RawWorker(task, order, channels_last=setting.channels_last)
+        hand = self._worker(task, order, self._memory, channels_last=setting.channels_last)
         while (asked := pipe.recv()) is not None:
             kind, round_, items = asked
             pipe.send(self._work(hand, self._totals[index], kind, round_, _dealt(items, self._counter)))
@@ -226,22 +264,3 @@ def _dealt(items: Sequence[int], counter: Synchronized[int]) -> Iterator[int]:
         if index >= len(items):
             return
         yield items[index]
-
-
-def play(connection: Connection, folder: Path, workload: Workload, setting: Setting) -> None:
-    """A contestant's process: as many rounds as are asked for, until the other end closes the connection."""
-    torch.set_num_threads(1)  # so that no pool of threads exists when processes are forked
-    task = RawTask.load(folder).to(setting.device)
-    sampler = UniformSampler(0, workload.clients, workload.per_round / workload.clients)
-    crew = Crew(task, setting, Shuffle(task.rows, workload.epochs, workload.batch_size), sampler)
-    connection.send({"ready": True})
-    done = 0
-    while rounds := connection.recv():
-        started = time.perf_counter()
-        played = [crew.play(t) for t in range(done, done + rounds)]
-        wall = time.perf_counter() - started
-        done += rounds
-        seconds = {kind: sum(spent[kind] for spent, _, _ in played) for kind in played[0][0]}
-        steps = sum(taken for _, taken, _ in played)
-        connection.send({"wall": wall, "seconds": seconds, "steps": steps, "accuracy": played[-1][2]})
-    crew.close()

@@ -1,23 +1,14 @@
-"""What a contest says: tables for people, JSON for the record."""
+"""What a contest says, as tables for people. ``record.py`` writes it down."""
 
 from __future__ import annotations
 
-import json
-import os
-import platform
-import shlex
-import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
+from dataclasses import dataclass
 from statistics import mean, median
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from fedexp import __version__
 from fedexp.bench import usage
 from fedexp.bench.contest import Contestant
 from fedexp.bench.ratios import RatioSpread, to_neighbours
@@ -40,7 +31,7 @@ class ReportLine:
     memory: float  # largest, in megabytes
     others: float
     startup: float
-    accuracy: float | None
+    accuracy: float | None  # after as many rounds as all have played
     note: str = ""
     passes: float | None = None  # forward and backward passes of a round, over the base's
 
@@ -55,10 +46,12 @@ def lines(
 ) -> list[ReportLine]:
     """The figures of a contest, the base's first."""
     ratios = to_neighbours(times, base.name)
-    return [_line(c, ratios.get(c.name, []), notes.get(c.name, "")) for c in (base, *others)]
+    tested = [c.learned.keys() for c in (base, *others) if c.learned]
+    rounds = max(set(tested[0]).intersection(*tested), default=0) if tested else 0  # the base plays more than others
+    return [_line(c, ratios.get(c.name, []), notes.get(c.name, ""), rounds) for c in (base, *others)]
 
 
-def _line(contestant: Contestant, ratios: list[float], note: str) -> ReportLine:
+def _line(contestant: Contestant, ratios: list[float], note: str, rounds: int) -> ReportLine:
     laps = contestant.laps
     wall, cpu = mean(lap.wall for lap in laps), mean(lap.cpu for lap in laps)
     kinds = dict.fromkeys(k for lap in laps for k in lap.seconds)
@@ -68,18 +61,19 @@ def _line(contestant: Contestant, ratios: list[float], note: str) -> ReportLine:
     return ReportLine(
         name=contestant.name, wall=median(lap.wall for lap in laps), ratio=RatioSpread.of(ratios) if ratios else None,
         ratios=ratios, cpu=cpu, seconds=seconds, memory=max(lap.memory for lap in laps),
-        others=mean(lap.others for lap in laps), startup=contestant.startup, accuracy=laps[-1].accuracy, note=note,
+        others=mean(lap.others for lap in laps), startup=contestant.startup, accuracy=contestant.learned.get(rounds),
+        note=note,
     )  # fmt: skip
 
 
 def show(title: str, found: Sequence[ReportLine], console: Console) -> None:
-    """One table: ratios with their spread, seconds by kind of work, memory."""
+    """One table: ratios with their spread, seconds by kind of work, memory, accuracy after equally many rounds."""
     extra = dict.fromkeys(k for line in found for k in line.seconds)
     kinds = [*KINDS, *(k for k in extra if k not in (*KINDS, "other")), "other"]
     table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, header_style="dim")
     table.add_column(f"against {found[0].name}", no_wrap=True)
     counted = ["passes", "per pass"] if any(line.passes is not None for line in found) else []
-    for heading in ("ratio", "quartiles", *counted, "s/round", "CPU s", *kinds, "MB"):
+    for heading in ("ratio", "quartiles", *counted, "s/round", "CPU s", *kinds, "MB", "accuracy"):
         table.add_column(heading, justify="right", no_wrap=True)
     if any(line.note for line in found):
         table.add_column("its own work")
@@ -97,7 +91,8 @@ def show(title: str, found: Sequence[ReportLine], console: Console) -> None:
 def _cells(line: ReportLine, kinds: Sequence[str]) -> list[str]:
     ratio = [DASH, ""] if line.ratio is None else [f"{line.ratio.median:.3f}", _quartiles(line.ratio)]
     seconds = [f"{line.seconds[k]:.3f}" if k in line.seconds else DASH for k in kinds]
-    return [line.name, *ratio, f"{line.wall:.3f}", f"{line.cpu:.2f}", *seconds, f"{line.memory:,.0f}"]
+    accuracy = DASH if line.accuracy is None else f"{line.accuracy:.3f}"
+    return [line.name, *ratio, f"{line.wall:.3f}", f"{line.cpu:.2f}", *seconds, f"{line.memory:,.0f}", accuracy]
 
 
 def _passes(line: ReportLine) -> list[str]:
@@ -107,38 +102,3 @@ def _passes(line: ReportLine) -> list[str]:
 
 def _quartiles(spread: RatioSpread) -> str:
     return f"{spread.lower:.3f}–{spread.upper:.3f}"
-
-
-def write(path: Path, content: Mapping[str, Any]) -> None:
-    """Writes the figures with all that is needed to measure them again."""
-    record = {"command": shlex.join(["python", "-m", "fedexp.bench", *sys.argv[1:]]), **machine(), **content}
-    path.write_text(json.dumps(record, indent=2, default=_plain) + "\n")
-
-
-def _plain(value: Any) -> Any:
-    return asdict(value)
-
-
-def machine() -> dict[str, Any]:
-    """Versions, cores, load."""
-    return {
-        "versions": {"fedexp": __version__, "python": platform.python_version(), **_versions()},
-        "machine": {
-            "cores": usage.cores(), "processor": _processor(), "system": platform.platform(), "load": os.getloadavg()
-        },
-    }  # fmt: skip
-
-
-def _versions() -> dict[str, str]:
-    found = {}
-    for package in ("torch", "lightning", "numpy", "ray"):
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return found
-
-
-def _processor() -> str:
-    lines_ = (usage.PROC / "cpuinfo").read_text().splitlines()
-    return next((line.partition(":")[2].strip() for line in lines_ if line.startswith("model name")), "unknown")

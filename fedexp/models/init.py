@@ -15,7 +15,7 @@ def kaiming_convs(body: nn.Module) -> None:
         FedRepo's classifier has too.
     """
     for layer in body.modules():
-        if isinstance(layer, nn.Conv1d | nn.Conv2d):
+        if isinstance(layer, nn.Conv1d | nn.Conv2d) and not layer.weight.is_meta:  # there torch would load its compiler
             nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
             if layer.bias is not None:
                 nn.init.zeros_(layer.bias)

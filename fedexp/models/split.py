@@ -25,6 +25,7 @@ NORMS = (
     nn.RMSNorm,
 )
 SIDES = (28, 32, 64, 128, 224)  # of the papers' images; the first that is large enough is recommended
+SMALL_BODY_BYTES = 64 * 2**20  # of weights; larger ones might not even fit into memory
 
 
 class SplitModel(nn.Module):
@@ -99,7 +100,7 @@ def check_network(net: object, samples: Tensor, n_classes: int) -> None:
 
 
 def flat_size(body: nn.Module, shape: tuple[int, ...], *, name: str) -> int:
-    """Returns how many numbers ``body`` makes of one sample of the given shape, without computing any.
+    """Returns how many numbers ``body`` makes of one sample of the given shape.
 
     Args:
         body: The layers in front of the seam.
@@ -127,8 +128,12 @@ def same_length(**lists: Sequence[int]) -> None:
 
 
 def _dry_run(body: nn.Module, shape: tuple[int, ...]) -> int:
-    weights = {key: value.to("meta") for key, value in body.state_dict().items()}
-    out = functional_call(body, weights, torch.empty(2, *shape, device="meta"))
+    """On zeros. A large body gets none, though torch then loads its compiler, which takes longer than a small pass."""
+    like = body.state_dict()
+    place = torch.device("cpu" if sum(v.nbytes for v in like.values()) <= SMALL_BODY_BYTES else "meta")
+    with place, torch.random.fork_rng(devices=[]), torch.no_grad():  # dropout draws random numbers
+        weights = {key: torch.zeros(value.shape, dtype=value.dtype) for key, value in like.items()}
+        out = functional_call(body, weights, torch.zeros(2, *shape))
     return math.prod(out.shape[1:])
 
 

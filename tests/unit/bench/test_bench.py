@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import csv
 import io
 import json
 import subprocess
@@ -14,14 +15,15 @@ import pytest
 import torch
 from rich.console import Console
 
-from fedexp.bench import usage
+from fedexp.bench import imports, record, usage
 from fedexp.bench.__main__ import main
 from fedexp.bench.arguments import add_loop_options, loop_overrides
 from fedexp.bench.contest import Contestant, Lap, interleave
 from fedexp.bench.ours import counted, timed
 from fedexp.bench.passes import mark
 from fedexp.bench.ratios import RatioSpread, to_neighbours
-from fedexp.bench.raw import Crew, RawTask, Setting, Shuffle
+from fedexp.bench.raw import Crew, RawTask, Setting, Shuffle, carried
+from fedexp.bench.raw_player import WORKERS
 from fedexp.bench.report import ReportLine, lines, show
 from fedexp.bench.speed import VARIANTS
 from fedexp.bench.startup import launch
@@ -94,6 +96,13 @@ def test_turns_alternate_with_the_base_and_warm_up_is_forgotten():
     assert (second.note, third.note) == ("why", "")
 
 
+def test_accuracies_are_those_after_equally_many_rounds():
+    base, a, b = (Told(n, [lap(1.0)] * 3, []) for n in ("raw", "a", "b"))
+    times = interleave(base, [a, b], 1, warmup=0, row=1, tell=lambda _: None)
+    base.learned, a.learned = {1: 0.1, 2: 0.2, 3: 0.3}, {1: 0.15, 2: 0.25}
+    assert [line.accuracy for line in lines(base, [a, b], times, {})] == [0.2, 0.25, None]  # b is not tested
+
+
 def test_parallel_work_leaves_the_rest_of_all_cores_as_other(monkeypatch):
     monkeypatch.setattr(usage, "cores", lambda: 2)
     base, other = Told("raw", [lap(1.0)] * 2, []), Told("a", [lap(3.0, cpu=5.5, train=5.0)], [])
@@ -115,6 +124,26 @@ def convolutional(scene):
     return {**scene, "model": lenet, "data": {**scene["data"], "size": 16}}
 
 
+@pytest.fixture(scope="module")
+def normalised(scene):
+    resnet = composed(["model=resnet20", "model.blocks=[1,1]", "model.widths=[8,16]"])["model"]
+    return {**scene, "model": resnet}
+
+
+@pytest.fixture(scope="module")
+def taught(scene, tmp_path_factory):
+    """MAP on clients with some of the classes, each of which takes part in most rounds."""
+    folder = tmp_path_factory.mktemp("taught")
+    rows = np.arange(300).reshape(10, 30)  # generated images come class by class
+    clients = [np.concatenate([rows[(k + i) % 10, 10 * i : 10 * (i + 1)] for i in range(3)]) for k in range(6)]
+    clients = [np.concatenate([own, rows[k, 20:30]]) for k, own in enumerate(clients)]
+    (folder / "partition.json").write_text(json.dumps({"clients": [{"train": own.tolist()} for own in clients]}))
+    return composed(
+        [*replace(W0, algo="map").overrides(folder), "loop=fabric", "rounds=4", "cohort.fraction=0.8",
+         "algo.rs.alpha=0.3", "algo.hpm.weight=0.5"]
+    )  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("which", "setting"),
     [
@@ -122,6 +151,10 @@ def convolutional(scene):
         ("scene", Setting(2, 1)),
         ("convolutional", Setting(1, 1)),
         ("convolutional", Setting(2, 1, channels_last=True)),
+        ("normalised", Setting(1, 1)),
+        ("normalised", Setting(2, 1, channels_last=True)),
+        ("taught", Setting(1, 1)),
+        ("taught", Setting(2, 1)),
     ],
     ids=str,
 )
@@ -139,21 +172,34 @@ def test_raw_loop_takes_exactly_the_steps_of_fedexp(which, setting, tmp_path, re
         rows = batches._rows()
         return (next(rows) for _ in range(due))
 
-    sampler = UniformSampler(scene["seed"], W0.clients, W0.per_round / W0.clients)
-    crew = Crew(task, setting, order, sampler)
-    played = [crew.play(t) for t in range(3)]
+    sampler = UniformSampler(scene["seed"], W0.clients, scene["cohort"]["fraction"])
+    crew = Crew(task, setting, order, sampler, WORKERS["map" if which == "taught" else "fedavg"])
+    played = [crew.play(t) for t in range(scene["rounds"])]
     crew.close()
     with RunDir(run_path(experiment.config)) as rundir:
         engine = experiment.engine(rundir, SilentDisplay())
         engine.open()
         records = engine.run(experiment.card(rundir))
-    assert {steps for _, steps, _ in played} == {W0.steps}
-    parameters = [engine.progress.state.model[n] for n, _ in task.net.named_parameters()]
-    start = list(task.net.parameters())
-    for raw, own, first in zip(crew.weights, parameters, start, strict=True):
+        kept = {c: engine.progress.store.get(c) for c in engine.progress.store}
+    assert {steps for _, steps, _ in played} == {W0.steps * len(sampler(0)) // W0.per_round}
+    model = dict(zip(names(task.net), crew.weights, strict=True))
+    start = dict(zip(names(task.net), carried(task.net), strict=True))
+    for name, raw in model.items():
+        own = engine.progress.state.model[name]
         torch.testing.assert_close(raw, own, rtol=0, atol=1e-5)
-        assert (own - first).abs().max() > 1e-3  # it has learnt something
+        assert (own - start[name]).abs().max() > 1e-3  # it has learnt something
     assert [accuracy for *_, accuracy in played] == pytest.approx([r["aggregation"]["accuracy"] for r in records])
+    if which == "taught":
+        seen, *private = crew._memory
+        assert {int(kept[c]["hpm.seen"]["value"]) for c in kept} >= {2, 3}  # so private models taught and inherited
+        for client, slots in kept.items():
+            assert seen[client] == slots["hpm.seen"]["value"]
+            for name, models in zip(names(task.net), private, strict=True):
+                torch.testing.assert_close(models[client], slots["hpm.model"][name], rtol=0, atol=1e-5)
+
+
+def names(net):
+    return [n for n, _ in net.named_parameters()] + [n for n, b in net.named_buffers() if b.is_floating_point()]
 
 
 def test_shuffle_has_batches_of_the_same_sizes(scene):
@@ -170,12 +216,15 @@ def test_workloads_are_what_they_say(tmp_path):
         ("W2", 669_706, 400),
         ("W3", 669_706, 100),
         ("W4", 2_410, 800),
+        ("W5", 272_474, 100),
+        ("W6", 61_706, 400),
     ):
         workload = WORKLOADS[name]
         overrides = [o for o in workload.overrides(tmp_path) if not o.startswith("data")]
         workload.deal(tmp_path)
         small = ["data=synthetic", "data.samples=6000", "data.test=1", "data.noise=0", f"data.size={workload.size}"]
-        if name in ("W1", "W4"):
+        small.append(f"data.channels={workload.channels}")
+        if name in ("W1", "W4", "W5"):
             experiment = build(composed([*overrides, *small]))
             assert sum(p.numel() for p in experiment.net.parameters()) == parameters
         rows = json.loads((tmp_path / "partition.json").read_text())["clients"]
@@ -192,8 +241,8 @@ def test_a_turn_is_so_many_whole_rounds_of_the_engine(scene, tmp_path):
         engine.open()
         turns = [timed(engine, 1), timed(engine, 2)]
         assert len(engine.records) == len(rundir.records()) == 3
-    for turn, record in zip(turns, (engine.records[0], engine.records[2]), strict=True):
-        assert turn["accuracy"] == record["aggregation"]["accuracy"]
+    for turn, last in zip(turns, (engine.records[0], engine.records[2]), strict=True):
+        assert turn["accuracy"] == last["aggregation"]["accuracy"]
         assert turn["wall"] >= sum(turn["seconds"].values()) > 0
     total = {k: turns[0]["seconds"][k] + turns[1]["seconds"][k] for k in ("train", "evaluate", "aggregate")}
     assert total == pytest.approx({k: engine.progress.seconds[k] for k in total})
@@ -205,6 +254,7 @@ def test_a_lap_of_several_rounds_is_their_mean():
     assert (one.wall, one.seconds, one.steps) == (3.0, {"train": 2.0}, 7)
     assert (four.wall, four.seconds, four.steps) == (3.0, {"train": 2.0}, 7)
     assert four.accuracy == 0.5
+    assert counter.learned == {1: 0.5, 5: 0.5}
 
 
 def test_contestant_that_dies_or_fails_is_named():
@@ -225,7 +275,7 @@ def test_contestant_counts_its_own_cpu_and_memory():
 
 FAMILY = """
 import os
-from fedexp.bench import usage
+from fedexp.bench import imports, record, usage
 block = bytearray(b"x" * 200_000_000)
 alone = usage.memory([os.getpid()])
 read, write = os.pipe()
@@ -269,7 +319,8 @@ def test_every_variant_takes_the_usual_options(variant):
 def test_command_prints_ratios_and_writes_them(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     out = tmp_path / "out.json"
-    assert main(["W0", "--turns", "2", "--warmup", "1", "--variants", "fabric/serial", "--json", str(out)]) == 0
+    asked = ["W0", "--turns", "2", "--warmup", "1", "--variants", "fabric/serial", "--json", str(out), "--to", "a/b"]
+    assert main(asked) == 0
     shown = capsys.readouterr().out
     assert "generated images" in shown
     assert "fabric/serial" in shown
@@ -280,7 +331,41 @@ def test_command_prints_ratios_and_writes_them(tmp_path, monkeypatch, capsys):
     assert len(ours["ratios"]) == 2
     assert ours["ratio"]["median"] == pytest.approx(np.median(ours["ratios"]))
     assert ours["seconds"].keys() >= {"train", "evaluate", "aggregate", "write", "other"}
-    assert list(tmp_path.iterdir()) == [out]
+    (table,) = (tmp_path / "a" / "b").iterdir()
+    assert sorted(tmp_path.iterdir()) == [tmp_path / "a", out]
+    assert f"written to {table.relative_to(tmp_path)}" in shown
+    assert table.name.startswith("speed_")
+    assert f"_{usage.cores()}-cores_torch-{found['versions']['torch']}_" in table.name
+    with table.open(newline="") as file:
+        first, second = csv.DictReader(file)
+    assert (first["workload"], first["name"], first["ratio"], first["turns"]) == ("W0", "raw", "", "")
+    assert (second["against"], second["name"], second["turns"]) == ("raw", "fabric/serial", "2")
+    assert float(second["ratio"]) == ours["ratio"]["median"]
+    assert float(second["lower_quartile"]) == ours["ratio"]["lower"]
+    assert [float(second[k]) for k in ("seconds", "train", "megabytes")] == [
+        ours["wall"], ours["seconds"]["train"], ours["memory"]
+    ]  # fmt: skip
+    for package in ("fedexp", "torch", "lightning"):
+        assert second[package] == found["versions"][package]
+    assert second["machine"] == found["machine"]["name"] == found["machine"]["processor"]
+
+
+def test_a_csv_carries_the_name_of_the_accelerator_and_never_replaces_another(tmp_path, monkeypatch):
+    line = ReportLine("raw", 1.0, None, [], 1.0, {"train": 1.0}, 1.0, 0.0, 0.0, 0.5)
+    monkeypatch.setattr(record, "_accelerator", lambda asked: "Tesla T4 (16 GB)" if asked == "cuda" else None)
+    monkeypatch.setattr(record.time, "strftime", lambda _: "now")
+    path = record.write_csv(tmp_path, "speed", {"W0": {"data": "generated", "lines": [line]}}, "cuda")
+    assert path.name.startswith("speed_Tesla-T4-16-GB_")
+    assert "Tesla T4 (16 GB)" in path.read_text()
+    with pytest.raises(FileExistsError):
+        record.write_csv(tmp_path, "speed", {"W0": {"data": "generated", "lines": [line]}}, "cuda")
+
+
+def test_a_folder_that_cannot_be_written_to_is_refused_before_the_measurement(tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SystemExit):
+        main(["W0", "--to", str(tmp_path / "file" / "new")])
+    assert f"{tmp_path / 'file'} is not a folder" in capsys.readouterr().err
 
 
 def test_methods_are_compared_with_fedavg_by_time_and_by_passes(tmp_path, monkeypatch, capsys):
@@ -336,3 +421,33 @@ def test_a_launch_is_timed_from_the_command_to_its_rounds_and_end(tmp_path):
     assert 0.1 < begin < first <= end
     with pytest.raises(FedexpError, match="failed in"):
         launch([*overrides, "optim.lr=fast"], tmp_path / "runs" / "turn")
+
+
+IMPORTS = """\
+import time: self [us] | cumulative | imported package
+import time:       250 |        250 |     torch._C
+something that a run says
+import time:      1000 |       1250 |   torch
+import time:        40 |       1290 | fedexp.build
+import time:      2000 |       2000 | torch.nn.modules
+import time:         7 |          7 | fedexpert
+"""
+
+
+def test_imports_are_counted_by_package_without_what_they_import():
+    assert list(imports.by_package(IMPORTS).items()) == [("torch", 0.00325), ("fedexp", 4e-5), ("fedexpert", 7e-6)]
+
+
+def test_the_start_is_shown_with_its_imports(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    out = tmp_path / "out.json"
+    assert main(["startup", "W0", "--turns", "1", "--json", str(out)]) == 0
+    found = json.loads(out.read_text())["startup"]["W0"]
+    assert next(iter(found["imports"])) == "torch"
+    assert not {"pandas", "altair", "wandb", "sklearn", "scipy"} & found["imports"].keys()  # a run needs none of them
+    assert sum(found["imports"].values()) > 0.1
+    shown = " ".join(capsys.readouterr().out.split())
+    assert f"W0, seconds of imports by package: torch {found['imports']['torch']:.2f}, " in shown
+    assert list(tmp_path.iterdir()) == [out]
+    with pytest.raises(FedexpError, match="failed:"):
+        imports.measure(["optim.lr=fast"])

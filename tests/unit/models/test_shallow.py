@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 import math
+import subprocess
+import sys
 from functools import partial
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from omegaconf import OmegaConf
 from torch import nn
 
 from fedexp.errors import ConfigError
+from fedexp.models import split
 from fedexp.models.alexnet import alexnet
 from fedexp.models.cnn import cnn
 from fedexp.models.lenet import lenet
@@ -211,3 +214,37 @@ def test_trying_a_network_changes_nothing_in_it():
     assert all(torch.equal(v, before[k]) for k, v in net.state_dict().items())
     assert torch.equal(torch.get_rng_state(), random)
     assert net.training
+
+
+COUNTED = """
+import sys
+import torch
+from fedexp.models.lenet import lenet
+with torch.device("meta"):
+    print(sum(p.numel() for p in lenet((1, 32, 32), 10).parameters()) > 60_000, "torch._dynamo" in sys.modules)
+"""
+
+
+def test_a_network_that_is_only_counted_does_not_load_torchs_compiler():
+    """That would take a good part of every start."""
+    done = subprocess.run([sys.executable, "-c", COUNTED], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True", "False"]
+
+
+def test_a_flat_size_is_the_same_for_large_bodies_and_draws_no_random_number(monkeypatch):
+    def body():
+        return nn.Sequential(
+            nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3), nn.ReLU(), nn.Dropout(), nn.MaxPool2d(2), nn.Flatten()
+        )
+
+    small, random = body(), torch.get_rng_state()
+    before = {k: v.clone() for k, v in small.state_dict().items()}
+    assert flat_size(small, (1, 10, 10), name="x") == 3 * 4 * 4
+    assert torch.equal(torch.get_rng_state(), random)
+    assert all(torch.equal(v, before[k]) for k, v in small.state_dict().items())
+    monkeypatch.setattr(split, "SMALL_BODY_BYTES", 0)
+    assert flat_size(body(), (1, 10, 10), name="x") == 3 * 4 * 4
+    with torch.device("meta"):
+        huge = nn.Sequential(nn.Conv2d(1, 10**6, 3), nn.Conv2d(10**6, 10**6, 3), nn.Flatten())  # 36 TB
+    monkeypatch.undo()
+    assert flat_size(huge, (1, 10, 10), name="x") == 6 * 6 * 10**6
