@@ -6,7 +6,7 @@ import gc
 import platform
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -26,10 +26,9 @@ from fedexp.client.precision import FULL, problems
 from fedexp.config.compose import composed
 from fedexp.config.identity import run_path
 from fedexp.config.make import make
-from fedexp.core import views
 from fedexp.core.algorithm import Components
 from fedexp.core.seeding import torch_rng
-from fedexp.core.views import Step
+from fedexp.core.views import Step, client_round, server_round, step
 from fedexp.display import SilentDisplay
 from fedexp.engine import Engine
 from fedexp.errors import ConfigError
@@ -270,7 +269,9 @@ def _draws() -> Iterator[set[torch.device]]:
         seen.add(torch.device(device))
         return torch_rng(*address, device=device)
 
-    with mock.patch.object(views, "torch_rng", noted):
+    with ExitStack() as patches:
+        for place in (step, client_round, server_round):
+            patches.enter_context(mock.patch.object(place, "torch_rng", noted))
         yield seen
 
 
