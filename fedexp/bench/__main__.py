@@ -68,9 +68,9 @@ def _parser(command: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m fedexp.bench", epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter,
         usage="%(prog)s [speed|algos|startup|scale|gpu-check] [name ...] [options]",
-        description="Times fedexp in turns with a raw loop that takes the same steps (speed, the default), methods in "
-        "turns with FedAvg (algos: all of them on W0, if none is named), or the way from the command to the first "
-        "round (startup).",
+        description="Times fedexp in turns with a raw loop that takes the same steps of the same method (speed, the "
+        "default), methods in turns with FedAvg (algos: all of them on W0, if none is named), or the way from the "
+        "command to the first round (startup).",
     )  # fmt: skip
     parser.add_argument("names", nargs="*", metavar="name", help="workloads (below); of algos, methods too")
     parser.add_argument("--turns", type=positive, default=10, help="turns that count, of each (default: 10)")
