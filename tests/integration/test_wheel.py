@@ -26,7 +26,7 @@ def test_wheel_runs_away_from_the_checkout(tmp_path):
     subprocess.run(install, check=True, capture_output=True)
     environment = {**os.environ, "PYTHONPATH": str(site)}
     where = subprocess.run(
-        [sys.executable, "-c", "import fedexp as f, fedexp.config.compose as c; print(f.__file__, c.conf_dir())"],
+        [sys.executable, "-c", "import fedexp as f, fedexp.config.sources as s; print(f.__file__, s.conf_dir())"],
         cwd=tmp_path, env=environment, check=True, capture_output=True, text=True,
     ).stdout  # fmt: skip
     assert all(line.startswith(str(site)) for line in where.split())
