@@ -36,10 +36,11 @@ class MetaGradient(Component):
     ``unadapted``. Nothing more than FedAvg's is sent.
 
     Deviations: the meta step has the run's momentum and weight decay, as all methods of a table do; the paper has
-    neither. Along a direction with a curvature above 1 / alpha the first-order step leads uphill, whatever the learning
-    rate: a large alpha diverges. MAP's public code takes twice the data, shares one momentum between both steps and
-    tests without the step; PFLlib trains twice a round; FL-bench tunes for whole epochs before the test (``test_epochs:
-    1``).
+    neither. Along a direction with a curvature λ above 1 / alpha the first-order step leads uphill, whatever the
+    learning rate: a large alpha diverges. The Hessian-free step sees a curvature of (1 - alpha λ)² λ, so beyond 2 /
+    alpha it overshoots more than plain SGD: alpha is smaller there by default. MAP's public code takes twice the data,
+    shares one momentum between both steps and tests without the step; PFLlib trains twice a round; FL-bench tunes for
+    whole epochs before the test (``test_epochs: 1``).
     """
 
     alpha: NotNegative = 0.01
