@@ -114,7 +114,8 @@ class LocalAdaptation(Component):
     with the denominators sent down, so that Φ has mean 1 over the federation.
 
     With a trained classifier instead of a frame it is the paper's "LA only" (table 4): class vectors are averaged as
-    they are, without Φ. The paper's class vectors have no bias, so a classifier with one is refused.
+    they are, without Φ. The paper's class vectors have no bias; one that a network has is stretched with them, and the
+    plan says so.
 
     ``softmax: owned`` leaves missing classes out of the training softmax, as eq. 5 is printed. ``all`` keeps them, with
     their logit 0, as the public code does: it pulls the features of a class towards its own vector even when the
@@ -138,11 +139,15 @@ class LocalAdaptation(Component):
     personal: ClassVar[bool] = True
     padded: ClassVar[bool] = True
 
-    def problems(self, facts: Facts) -> Iterable[str]:
-        """Φ stretches class vectors; a bias would be stretched with them."""
+    def note(self, facts: Facts) -> str | None:
+        """A bias that is stretched with the class vectors."""
         trained = [n for n in facts.layout.shared if n in facts.layout.parts["classifier"]]  # none beside a frame
-        if trained and trained[-1].endswith("bias"):
-            yield "quantity is for class vectors, and this network's classifier adds a bias. Set model.bias=false."
+        if not trained or not trained[-1].endswith("bias"):
+            return None
+        return (
+            "this network's classifier adds a bias, which FedGELA's class vectors do not have, and it is stretched "
+            "with them; model.bias=false leaves it out"
+        )
 
     def slots(self) -> Sequence[Slot]:
         """What Φ is divided by, if the clients cannot know it."""
