@@ -152,6 +152,14 @@ def test_data_command_of_the_readme(command, tmp_path):
     assert (tmp_path / "map.png").exists() == ("png" in command)
 
 
+def test_sections_of_the_readme_are_linked_and_links_lead_to_sections():
+    headings = re.findall(r"^## (.+)", README, re.MULTILINE)
+    anchors = [re.sub(r"[^a-z0-9 -]", "", heading.lower()).replace(" ", "-") for heading in headings]
+    contents = next(line for line in README.splitlines() if line.startswith(f"[{headings[0]}]"))
+    assert contents == " · ".join(f"[{h}](#{a})" for h, a in zip(headings, anchors, strict=True))
+    assert set(re.findall(r"\]\(#([^)]+)\)", README)) <= set(anchors)
+
+
 def test_doctor_of_the_readme(tmp_path):
     assert "`python -m fedexp.doctor`" in README
     done = run([sys.executable, "-m", "fedexp.doctor"], tmp_path)
@@ -167,20 +175,22 @@ def test_tables_and_figures_of_the_readme(command, tmp_path):
     pytest.importorskip("altair", reason='needs pip install "fedexp[report]"')
     for algo, seed in product(("fedavg", "map"), (0, 1)):
         write_run(tmp_path / "multirun" / "main", algo, seed)
-    if "results" in command:
-        if not (ROOT / "multirun" / "results").is_dir():
-            pytest.skip("multirun/results is not part of a source distribution")
-        shutil.copytree(ROOT / "multirun" / "results", tmp_path / "multirun" / "results")
+    for name in re.findall("multirun/(results|example)", command):
+        if not (ROOT / "multirun" / name).is_dir():
+            pytest.skip(f"multirun/{name} is not part of a source distribution")
+        shutil.copytree(ROOT / "multirun" / name, tmp_path / "multirun" / name)
     done = run([sys.executable, "-m", *shlex.split(command)], tmp_path)
     assert done.returncode == 0, done.stderr
     for name in re.findall(r"to=(\S+)", command):
         assert (tmp_path / name).stat().st_size > 300
-    assert "map" in done.stdout or "to=" in command or "multirun/main/report.html" in done.stdout
+    assert "map" in done.stdout or "to=" in command or f"{command.split()[-1]}/report.html" in done.stdout
 
 
 def test_readme_has_tables_and_figures():
-    assert {command.split()[1] for command in REPORTS} == {"table", "plot", "multirun/main", "multirun/results"}
-    assert len(REPORTS) >= 9
+    assert {command.split()[1] for command in REPORTS} == {
+        "table", "plot", "multirun/main", "multirun/example", "multirun/results",
+    }  # fmt: skip
+    assert len(REPORTS) >= 10
 
 
 def test_runs_commands_of_the_readme(tmp_path):
