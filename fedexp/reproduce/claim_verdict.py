@@ -20,7 +20,6 @@ from fedexp.reproduce.verdict import MIN_SEEDS
 from fedexp.terminal.numbers import count
 
 STAND_IN = "stand-in"
-SEEDS = ",".join(map(str, range(MIN_SEEDS)))
 WORDS = ("refuted", "confirmed", "undecided", "not run")  # the strongest first
 SHOWN = 8  # lines of evidence
 
@@ -87,7 +86,8 @@ class ClaimVerdict:
         """What to run to decide the claim: in the paper's first scene, and in the first stand-in. None if decided."""
         if self.word in ("confirmed", "refuted"):
             return ()
-        return tuple(dict.fromkeys(c for mine in (False, True) for c in _commands(self.claim, stand_in=mine)))
+        kinds = (False, True)
+        return tuple(dict.fromkeys(c for mine in kinds for c in _commands(self.claim, self.evidence, stand_in=mine)))
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -199,8 +199,9 @@ def _decision(evidence: Sequence[Evidence], parts: set[str]) -> str:
     return "confirmed" if whole and words == {"confirmed"} else ""
 
 
-def _commands(claim: Claim, *, stand_in: bool) -> Iterator[str]:
+def _commands(claim: Claim, evidence: Sequence[Evidence], *, stand_in: bool) -> Iterator[str]:
     """One for each entry, in the first scene that the claim names of the kind asked for."""
+    ran = {one.comparison: len(one.differences.by_seed) for one in evidence if not one.reduced}
     firsts: dict[tuple[str, str], Comparison] = {}
     for comparison in claim.comparisons:
         if comparison.stand_in == stand_in:
@@ -211,7 +212,12 @@ def _commands(claim: Claim, *, stand_in: bool) -> Iterator[str]:
         words = [
             f"settings={','.join(dict.fromkeys(term.setting for term in terms))}",
             f"methods={','.join(dict.fromkeys(term.method for term in terms))}",
-            f"seeds={SEEDS}",
+            f"seeds={_seeds(min(ran.get(comparison, 0) for comparison in chosen))}",
             *(["tune=paper"] if any(comparison.settings for comparison in chosen) else []),
         ]
         yield shlex.join(["python", "-m", "fedexp.reproduce", entry, *words])
+
+
+def _seeds(ran: int) -> str:
+    """So many that there is an interval; twice as many as were run if they have left it undecided."""
+    return ",".join(map(str, range(MIN_SEEDS if ran < MIN_SEEDS else 2 * ran)))

@@ -239,6 +239,15 @@ def test_the_command_names_the_first_scene_of_the_paper_and_of_the_stand_ins():
     )
 
 
+def test_the_command_asks_for_more_seeds_where_those_that_were_run_do_not_decide():
+    def seeds(ours):
+        (command,) = verdict(runs(ours), above()).commands
+        return command.rpartition("seeds=")[2]
+
+    assert seeds(UNCLEAR[:2]) == "0,1,2"
+    assert seeds(UNCLEAR) == "0,1,2,3,4,5"
+
+
 def test_much_evidence_is_cut_and_refutations_come_first():
     scenes = [f"s{n}" for n in range(12)]
     ours = [r for s in scenes for r in runs(WORSE if s == "s11" else BETTER, setting=s)]
