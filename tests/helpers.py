@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from torch import Tensor
 
@@ -33,6 +34,16 @@ TINY = (
     "algo=fedavg", "data=digits", "model=mlpnet", "model.hidden=[16]", "cohort.clients=6", "cohort.fraction=0.5",
     "rounds=2", "local.epochs=1", "local.batch_size=32", "loop=fabric", "evaluate.all_clients=false",
 )  # fmt: skip
+
+
+# ---------------------------------------------------------------- what is run without --slow
+def sampled(first: Sequence[Any], second: Sequence[Any], *, step: int) -> list[Any]:
+    """All pairs, of which every ``step``-th runs without --slow: for each of ``second`` other ones of ``first``."""
+    return [
+        pytest.param(one, other, marks=[] if (i + j) % step == 0 else pytest.mark.slow)
+        for j, other in enumerate(second)
+        for i, one in enumerate(first)
+    ]
 
 
 # ---------------------------------------------------------------- from overrides

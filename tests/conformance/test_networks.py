@@ -42,7 +42,7 @@ from fedexp.runs.plan import forecast
 from fedexp.server.aggregate import is_finite
 from fedexp.server.network import ServerNetwork
 from fedexp.server.update import advance, cohort_weights
-from tests.helpers import folded
+from tests.helpers import folded, sampled
 
 CLASSES = 4
 LABELS = ((0, 1, 2, 0), (1,), (3, 3))  # what each client trains on, in one batch
@@ -130,17 +130,12 @@ def subject(name, *, whole=False):
 
 NAMES = choices_of("model")
 LARGE_ONES = [name for name in NAMES if facts_of(name)[2] >= LARGE]
-SAMPLED = 5  # networks that each algorithm meets without --slow, other ones from algorithm to algorithm
+SAMPLED = 4  # networks that each algorithm meets without --slow, other ones from algorithm to algorithm
 STEP = max(len(NAMES) // SAMPLED, 1)
-PAIRS = [
-    pytest.param(name, algo, marks=[] if (i + j) % STEP == 0 else pytest.mark.slow)
-    for j, algo in enumerate(choices_of("algo"))
-    for i, name in enumerate(NAMES)
-]
 
 
 # ---------------------------------------------------------------- rounds
-@pytest.mark.parametrize(("name", "algo"), PAIRS)
+@pytest.mark.parametrize(("name", "algo"), sampled(NAMES, choices_of("algo"), step=STEP))
 def test_a_network_goes_through_two_rounds(name, algo):
     """Or the method refuses it, with a sentence that names the component."""
     worker = worker_or_refusal(name, algo)

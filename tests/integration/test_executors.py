@@ -22,6 +22,7 @@ from fedexp.execute.processes import ProcessExecutor
 from fedexp.server.sampler import ClientDropouts
 from fedexp.testing import CLIENTS, card, executors_agree, play, trial, trial_after
 from fedexp.testing.agreement import demand_equal
+from tests.helpers import sampled
 
 
 def blueprint() -> Blueprint:
@@ -36,7 +37,10 @@ def blueprint() -> Blueprint:
     return found[0]
 
 
-@pytest.fixture(scope="module", params=[1, 2, 5])
+SIZES = (1, 2, 5)  # workers
+
+
+@pytest.fixture(scope="module", params=SIZES)
 def pool(request):
     executor = ProcessExecutor(blueprint(), workers=request.param)
     yield executor
@@ -106,6 +110,7 @@ def test_a_round_is_kept_if_clients_of_the_next_fail_before_it_is_written_down(p
     assert (again.progress.state.round, [r["round"] for r in again.records]) == (1, [1])
 
 
+@pytest.mark.parametrize("pool", [2], indirect=True)
 @pytest.mark.parametrize("policy", ["raise", "skip"])
 def test_a_components_own_error_carries_its_traceback_from_a_worker(pool, policy):
     if policy == "skip":
@@ -116,8 +121,9 @@ def test_a_components_own_error_carries_its_traceback_from_a_worker(pool, policy
     assert "in loss" in failure.value.details
 
 
-@pytest.mark.parametrize("algo", choices_of("algo"))
+@pytest.mark.parametrize(("pool", "algo"), sampled(SIZES, choices_of("algo"), step=len(SIZES)), indirect=["pool"])
 def test_processes_give_the_numbers_of_one_process(pool, algo):
+    """Each method with all numbers of workers if --slow is given, else with one of them."""
     config = composed([f"algo={algo}"])
     executors_agree({key: make(node) for key, node in config["algo"].items()}, pool)
 

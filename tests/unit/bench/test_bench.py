@@ -15,12 +15,13 @@ import pytest
 import torch
 from rich.console import Console
 
-from fedexp.bench import imports, record, usage
+from fedexp.bench import imports, record, startup, usage
 from fedexp.bench.__main__ import main
 from fedexp.bench.arguments import add_loop_options, loop_overrides
 from fedexp.bench.contest import Contestant, Lap, interleave
 from fedexp.bench.ours import counted, timed
 from fedexp.bench.passes import mark
+from fedexp.bench.peers import catalog
 from fedexp.bench.ratios import RatioSpread, to_neighbours
 from fedexp.bench.raw import Crew, RawTask, Setting, Shuffle, carried
 from fedexp.bench.raw_player import WORKERS
@@ -316,12 +317,14 @@ def test_every_variant_takes_the_usual_options(variant):
     assert asked == ["loop.accelerator=cpu", "loop.compile=true"]
 
 
-def test_command_prints_ratios_and_writes_them(tmp_path, monkeypatch, capsys):
+def test_command_prints_ratios_of_those_who_are_here_and_writes_them(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(catalog, "_installed", lambda _: False)
     out = tmp_path / "out.json"
     asked = ["W0", "--turns", "2", "--warmup", "1", "--variants", "fabric/serial", "--json", str(out), "--to", "a/b"]
-    assert main(asked) == 0
+    assert main([*asked, "--peers", "fluke"]) == 0
     shown = capsys.readouterr().out
+    assert "fluke is left out: it needs fluke-fl==" in shown
     assert "generated images" in shown
     assert "fabric/serial" in shown
     found = json.loads(out.read_text())
@@ -440,9 +443,11 @@ def test_imports_are_counted_by_package_without_what_they_import():
 
 def test_the_start_is_shown_with_its_imports(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(startup, "launch", lambda *_: (1.0, 2.0, 4.0))  # it has a test of its own
     out = tmp_path / "out.json"
     assert main(["startup", "W0", "--turns", "1", "--json", str(out)]) == 0
     found = json.loads(out.read_text())["startup"]["W0"]
+    assert [found["seconds"][f"{point} of round 1"] for point in ("begin", "end")] == [[1.0], [2.0]]
     assert next(iter(found["imports"])) == "torch"
     assert not {"pandas", "altair", "wandb", "sklearn", "scipy"} & found["imports"].keys()  # a run needs none of them
     assert sum(found["imports"].values()) > 0.1

@@ -9,7 +9,6 @@ import pytest
 
 from fedexp.bench.__main__ import main
 from fedexp.bench.contest import Contestant
-from fedexp.bench.peers import catalog
 from fedexp.bench.peers.catalog import PEERS, Peer, check, contestants
 from fedexp.bench.peers.pace import Enough, Pace
 from fedexp.bench.raw import RawTask
@@ -32,17 +31,6 @@ def test_a_peer_without_its_package_or_python_says_what_it_needs(monkeypatch):
     monkeypatch.setattr(sys, "version_info", (3, 11, 7))
     assert Peer("x", {}, ((3, 14), (4, 0))).obstacle() == "needs Python 3.14 or later, below 4.0; this is 3.11"
     assert Peer("x", {}, ((3, 10), (3, 11))).obstacle() == "needs Python 3.10 or later, below 3.11; this is 3.11"
-
-
-def test_a_peer_that_is_not_here_is_left_out_and_the_rest_is_measured(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(catalog, "_installed", lambda _: False)
-    asked = ["W0", "--turns", "1", "--warmup", "1", "--variants", "fabric/serial", "--peers", "fluke"]
-    assert main(asked) == 0
-    shown = capsys.readouterr().out
-    assert "fluke is left out: it needs fluke-fl==" in shown
-    assert "fabric/serial" in shown
-    assert [p.suffix for p in (tmp_path / "bench").iterdir()] == [".csv"]
 
 
 @pytest.mark.parametrize(

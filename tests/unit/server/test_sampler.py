@@ -72,7 +72,8 @@ def test_the_cohort_is_the_same_for_all_algorithms(configured, rundir):
 def test_mishaps_befall_as_often_as_they_should_and_each_on_its_own():
     mishaps = ClientDropouts(5, dropout=0.2, stragglers=0.3, slow=0.25)
     everybody = range(40)
-    gone = np.array([[c in mishaps.dropped(t, everybody) for c in everybody] for t in range(200)])
+    dropped = [mishaps.dropped(t, everybody) for t in range(200)]
+    gone = np.array([[c in out for c in everybody] for out in dropped])
     slow = np.array([[mishaps.share(t, c) == 0.25 for c in everybody] for t in range(200)])
     n = gone.size
     for hit, probability in ((gone, 0.2), (slow, 0.3), (gone & slow, 0.06)):
