@@ -38,11 +38,14 @@ TINY = (
 
 # ---------------------------------------------------------------- what is run without --slow
 def sampled(first: Sequence[Any], second: Sequence[Any], *, step: int) -> list[Any]:
-    """All pairs, of which every ``step``-th runs without --slow: for each of ``second`` other ones of ``first``."""
+    """All pairs, of which every ``step``-th runs without --slow: for each of ``second`` other ones of ``first``.
+
+    Those with the same of ``first`` follow each other, so that a fixture made of it is made once.
+    """
     return [
         pytest.param(one, other, marks=[] if (i + j) % step == 0 else pytest.mark.slow)
-        for j, other in enumerate(second)
         for i, one in enumerate(first)
+        for j, other in enumerate(second)
     ]
 
 

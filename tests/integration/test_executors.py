@@ -40,11 +40,34 @@ def blueprint() -> Blueprint:
 SIZES = (1, 2, 5)  # workers
 
 
-@pytest.fixture(scope="module", params=SIZES)
-def pool(request):
-    executor = ProcessExecutor(blueprint(), workers=request.param)
-    yield executor
-    executor.close()
+class Pools:
+    """The pool that was used last, for all tests that follow with as many workers: to start one takes seconds."""
+
+    def __init__(self):
+        self.size, self.pool = 0, None
+
+    def of(self, size):
+        if size != self.size:
+            self.close()
+            self.size, self.pool = size, ProcessExecutor(blueprint(), workers=size)
+        return self.pool
+
+    def close(self):
+        if self.pool is not None:
+            self.pool.close()
+        self.size, self.pool = 0, None
+
+
+@pytest.fixture(scope="module")
+def pools():
+    made = Pools()
+    yield made
+    made.close()
+
+
+@pytest.fixture(params=SIZES)
+def pool(request, pools):
+    return pools.of(request.param)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -28,7 +28,7 @@ BOOKS = tuple(
     )
 )
 ROUNDS = 5
-POINTS = max(int(os.environ.get("FEDEXP_KILLS", "0")), 25)
+POINTS = max(int(os.environ.get("FEDEXP_KILLS", "0")), 12)
 
 
 class Signal:
