@@ -36,6 +36,7 @@ def pytest_collection_modifyitems(config, items):
         slow = [item for item in items if item.get_closest_marker("slow")]
         config.hook.pytest_deselected(items=slow)
         items[:] = [item for item in items if not item.get_closest_marker("slow")]
+    items.sort(key=lambda item: "integration" not in item.path.parts)  # long ones first, so that none is waited for
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -65,7 +65,7 @@ def pools():
     made.close()
 
 
-@pytest.fixture(params=SIZES)
+@pytest.fixture
 def pool(request, pools):
     return pools.of(request.param)
 
@@ -151,6 +151,7 @@ def test_processes_give_the_numbers_of_one_process(pool, algo):
     executors_agree({key: make(node) for key, node in config["algo"].items()}, pool)
 
 
+@pytest.mark.parametrize("pool", [2], indirect=True)
 @pytest.mark.parametrize("algo", ["map", "fedgen"])  # stacked, and not
 def test_processes_stack_clients_as_one_process_does(pool, algo):
     components = {key: make(node) for key, node in composed([f"algo={algo}"])["algo"].items()}
