@@ -22,6 +22,8 @@ SMALL = (
     "model.hidden=[16,16]", "evaluate.all_clients=false", "loop=fabric", "executor=serial",
 )  # fmt: skip
 
+LONG = {"integration", "bench", "test_style.py"}  # these come first, so that nobody waits for them at the end
+
 hypothesis.settings.register_profile("fedexp", deadline=None, derandomize=True, database=None, max_examples=40)
 hypothesis.settings.load_profile("fedexp")
 
@@ -36,7 +38,7 @@ def pytest_collection_modifyitems(config, items):
         slow = [item for item in items if item.get_closest_marker("slow")]
         config.hook.pytest_deselected(items=slow)
         items[:] = [item for item in items if not item.get_closest_marker("slow")]
-    items.sort(key=lambda item: "integration" not in item.path.parts)  # long ones first, so that none is waited for
+    items.sort(key=lambda item: LONG.isdisjoint(item.path.parts))
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -130,7 +130,7 @@ def subject(name, *, whole=False):
 
 NAMES = choices_of("model")
 LARGE_ONES = [name for name in NAMES if facts_of(name)[2] >= LARGE]
-SAMPLED = 4  # networks that each algorithm meets without --slow, other ones from algorithm to algorithm
+SAMPLED = 3  # networks that each algorithm meets without --slow, other ones from algorithm to algorithm
 STEP = max(len(NAMES) // SAMPLED, 1)
 
 
