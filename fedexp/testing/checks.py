@@ -90,11 +90,12 @@ def resume_is_exact(components: Components, net: Net = tiny_net) -> None:
 
 
 def loops_agree(components: Components, net: Net = tiny_net) -> None:
-    """Trainer and Fabric give the same weights and records, bit for bit, in a network with batch norm."""
-    fabric, trainer = (
-        play(components, net=net, norm=True, rounds=ROUNDS, loop=loop) for loop in (FabricLoop, TrainerLoop)
-    )
-    demand_equal(fabric, trainer, "the Trainer")
+    """Trainer and Fabric give the same weights and records, bit for bit, also with batch norm."""
+    for norm in (False, True):
+        fabric, trainer = (
+            play(components, net=net, norm=norm, rounds=ROUNDS, loop=loop) for loop in (FabricLoop, TrainerLoop)
+        )
+        demand_equal(fabric, trainer, "the Trainer")
 
 
 def batched_agrees(components: Components, net: Net = tiny_net) -> None:
@@ -110,7 +111,7 @@ def batched_agrees(components: Components, net: Net = tiny_net) -> None:
 
 
 def executors_agree(components: Components, executor: Executor, net: Net = tiny_net) -> None:
-    """Another executor gives the same server, clients and records, bit for bit, in a network with batch norm.
+    """Another executor gives the same server, clients and records, bit for bit, also with batch norm.
 
     Not one of ``CHECKS``: starting an executor takes seconds, so that one is started for many algorithms.
     """
@@ -119,8 +120,9 @@ def executors_agree(components: Components, executor: Executor, net: Net = tiny_
         executor.use(blueprint)
         return executor
 
-    here, there = (play(components, net=net, norm=True, rounds=ROUNDS, executor=e) for e in (SerialExecutor, used))
-    demand_equal(here, there, "another executor")
+    for norm in (False, True):
+        here, there = (play(components, net=net, norm=norm, rounds=ROUNDS, executor=e) for e in (SerialExecutor, used))
+        demand_equal(here, there, "another executor")
 
 
 def nothing_given_is_changed(components: Components, net: Net = tiny_net) -> None:
