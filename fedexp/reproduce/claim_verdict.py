@@ -10,9 +10,10 @@ import math
 import shlex
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
+from fedexp.reproduce import published
 from fedexp.reproduce.claims import ANY, Claim, Comparison, Term, claims
 from fedexp.reproduce.paired import Differences, contrast
 from fedexp.reproduce.results import Result
@@ -75,6 +76,7 @@ class ClaimVerdict:
     word: str  # confirmed | refuted | undecided | not run
     marks: tuple[str, ...]  # what kind of runs decided, if not the paper's: stand-in, reduced
     evidence: tuple[Evidence, ...]  # of comparisons that were run
+    of_readings: tuple[Evidence, ...] = ()  # the same with other readings of methods, which decide nothing
 
     @property
     def said(self) -> str:
@@ -100,6 +102,7 @@ class ClaimVerdict:
             *([f"because {claim.because}"] if claim.because and self.word == "refuted" else []),
             *map(str, shown),
             *([f"and {len(ordered) - SHOWN} more, {_tally(ordered[SHOWN:])}"] if len(ordered) > SHOWN else []),
+            *(f"read otherwise: {one}" for one in self.of_readings),
         )
 
 
@@ -112,7 +115,13 @@ def judged(results: Iterable[Result], of: Sequence[Claim] | None = None) -> list
     """
     runs = _Runs(results)
     known = claims() if of is None else of
-    return [_verdict(claim, [e for c in claim.comparisons for e in _evidence(c, runs)]) for claim in known]
+    return [
+        replace(
+            _verdict(claim, [e for c in claim.comparisons for e in _evidence(c, runs)]),
+            of_readings=tuple(e for c in claim.comparisons for e in _of_readings(c, runs)),
+        )
+        for claim in known
+    ]
 
 
 class _Runs:
@@ -121,10 +130,16 @@ class _Runs:
     def __init__(self, results: Iterable[Result]) -> None:
         self._cells: dict[tuple[str, ...], dict[str, list[Result]]] = defaultdict(lambda: defaultdict(list))
         self._tunings: dict[tuple[str, ...], dict[str, None]] = defaultdict(dict)
+        self._papers: set[str] = set()
         for result in results:
             paper = result.entry.partition("/")[0]
+            self._papers.add(paper)
             self._cells[paper, *result.cell, result.tuning][result.reduced].append(result)
             self._tunings[paper, *result.cell][result.tuning] = None
+
+    def any_of(self, entry: str) -> bool:
+        """Whether there are results of an entry's paper."""
+        return entry.partition("/")[0] in self._papers
 
     def of(self, paper: str, term: Term) -> Mapping[str, Sequence[Result]]:
         return self._cells.get((paper, term.setting, term.method, term.metric, term.tuning), {})
@@ -157,6 +172,15 @@ def _of_each_setting(comparison: Comparison, runs: _Runs, paper: str) -> Iterato
         yield from _evidence(comparison.with_tuning(tuning), runs)
     if len(tunings) < comparison.settings:
         yield Evidence(comparison, Differences({}), absent=comparison.settings - len(tunings) if tunings else 0)
+
+
+def _of_readings(comparison: Comparison, runs: _Runs) -> Iterator[Evidence]:
+    """What there is of a comparison with other readings of its methods."""
+    methods = {term.method for term in comparison.terms}
+    known = published.readings(published.entry(comparison.entry)) if runs.any_of(comparison.entry) else ()
+    for reading in known:
+        if reading.reading_of in methods and not comparison.settings:
+            yield from (one for one in _evidence(comparison.with_reading(reading), runs) if one.word != "not run")
 
 
 def _compared(comparison: Comparison, cells: Sequence[Mapping[str, Sequence[Result]]], label: str) -> Evidence:

@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 
 from fedexp.errors import ConfigError
-from fedexp.reproduce.entry import Entry
+from fedexp.reproduce.entry import Entry, Method
 from fedexp.reproduce.measure import Measure
 
 FILE = Path(__file__).with_name("claims.yaml")
@@ -50,6 +50,12 @@ class Comparison:
         """The same for one hyper-parameter setting."""
         terms = tuple(replace(term, tuning=tuning) if term.tuning == ANY else term for term in self.terms)
         return replace(self, where=f"{self.where} {tuning}", terms=terms, settings=0)
+
+    def with_reading(self, reading: Method) -> Comparison:
+        """The same with another reading of one of its methods."""
+        known = reading.reading_of
+        terms = tuple(replace(term, method=reading.name) if term.method == known else term for term in self.terms)
+        return replace(self, where=f"{self.where}, {reading.name} for {known}", terms=terms)
 
 
 @dataclass(frozen=True)

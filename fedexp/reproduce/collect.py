@@ -73,7 +73,7 @@ def with_computed(entry: Entry, results: Sequence[Result]) -> list[Result]:
     A lead over the best other method needs all methods of the entry.
     """
     found = list(results)
-    own = [r for r in results if r.status == "done" and not r.tuning]
+    own = [r for r in results if r.status == "done" and not r.tuning and r.method in entry.methods]
     for measure in (m for m in entry.measures if m.computed):
         for result in (r for r in own if r.metric == measure.of):
             cells = {r.cell: r.value for r in own if r.seed == result.seed and r.reduced == result.reduced}

@@ -72,6 +72,12 @@ class Method:
     cost: float = 1.0  # seconds of a round relative to FedAvg, a guess from the passes over the network
     grid_printed: bool = False  # by the paper; else the grid is ours, around the values of the method's own paper
     special: tuple[tuple[str, tuple[str, ...]], ...] = ()  # pattern of scenes, and overrides that are added there
+    reading_of: str = ""  # of another reading of a method: that method's name; ``stated`` says how it is read
+
+    @property
+    def row(self) -> str:
+        """The row of the paper's tables that it stands for."""
+        return self.reading_of or self.name
 
     def overrides_in(self, scene: str) -> tuple[str, ...]:
         """The overrides that choose the method in a scene.

@@ -10,15 +10,19 @@ from itertools import product
 from pathlib import Path
 
 from fedexp.config.compose import Config, composing, literal
-from fedexp.config.identity import IRRELEVANT, MEASURED, run_id, run_path
+from fedexp.config.identity import IRRELEVANT, LOOP, MEASURED, run_id, run_path
 from fedexp.errors import ConfigError
 from fedexp.reproduce.entry import Entry, Method, Scene
 from fedexp.reproduce.request import Request
 
 Compose = Callable[[Sequence[str]], Config]
 
-WHERE = ("executor", "loop", "tracker", "probe")  # groups on which no printed digit of a run depends
-LAST_BITS = ("executor.threads", "loop.accelerator", "loop=batched", "loop.group")  # of those, what last bits depend on
+WHERE = ("executor", "loop", "tracker", "probe")  # groups on which no printed digit of a run depends, but for precision
+PRECISION = "loop.precision"
+LAST_BITS = (  # of those groups, what last bits depend on
+    "executor.threads", "loop.accelerator", "loop.compile", "loop=batched", "loop.group",
+)  # fmt: skip
+OF_MISSING_CLASSES = ("evaluate.missing", "evaluate.missing_clients")  # which no paper has a number of
 NOT_PRINTED = "evaluate.all_clients=false"  # work after the last round that no number of a paper needs
 STAND_IN = "stand-in"
 RESULT_RULE = "result"  # of a measure that is taken after the last round
@@ -143,10 +147,12 @@ def _shorter(asked: Request, scene: Scene, paper_rounds: int | None) -> list[str
 def changes_numbers(override: str, entry: Entry) -> bool:
     """Whether a number of the entry can depend on an override."""
     key = _key(override)
+    if key == PRECISION:
+        return not override.endswith(f"={LOOP['precision']}")
     if key.partition(".")[0] in WHERE:
         return False
     if key in (f"evaluate.{name}" for name in MEASURED):
-        return any(measure.rule == RESULT_RULE for measure in entry.measures)
+        return any(measure.rule == RESULT_RULE for measure in entry.measures) and key not in OF_MISSING_CLASSES
     return key not in IRRELEVANT
 
 

@@ -49,7 +49,8 @@ def note(jobs: Iterable[ReproJob], out: Path) -> None:
     papers = {job.entry.paper for job in jobs}
     for entry in (e for e in published.entries().values() if e.paper in papers and e.measures):
         scenes = {*entry.scenes, *entry.stand_ins}
-        shared = [replace(j, entry=entry) for j in jobs if j.scene.name in scenes and j.method.name in entry.methods]
+        methods = {*entry.methods, *(reading.name for reading in published.readings(entry))}
+        shared = [replace(j, entry=entry) for j in jobs if j.scene.name in scenes and j.method.name in methods]
         if found := collect(shared):
             results_file(out / NOTED, entry.id).parent.mkdir(parents=True, exist_ok=True)
             write_results(results_file(out / NOTED, entry.id), merged(noted(out, entry.id), found), entry)

@@ -44,13 +44,14 @@ def generated(folder: Path) -> str:
 def judged_table(entry: Entry, results: Sequence[Result]) -> ReproTable:
     """The table of an entry with all results that there are, what only claims need left out."""
     from fedexp.reproduce.jobs import tunings_by_method
-    from fedexp.reproduce.published import scene
+    from fedexp.reproduce.published import readings, scene
     from fedexp.reproduce.request import runnable
     from fedexp.reproduce.verdict import judge, remarks
 
     printed = {measure.metric for measure in entry.measures}
     results = [result for result in results if result.metric in printed]  # others are for claims
-    tune = "paper" if entry.tuned and any(result.tuning for result in results) else "none"
+    judged = {number.cell for number in entry.numbers}
+    tune = "paper" if entry.tuned and any(result.tuning and result.cell in judged for result in results) else "none"
     methods = runnable(entry)
     return make_table(
         replace(entry, methods=tuple(method.name for method in methods)),  # no command can fill the others
@@ -60,6 +61,7 @@ def judged_table(entry: Entry, results: Sequence[Result]) -> ReproTable:
         remarks=remarks(entry, entry.numbers, tune=tune),
         scenes=[scene(entry.paper, name) for name in (*entry.scenes, *entry.stand_ins)],
         tunings=tunings_by_method(methods, entry, tune),
+        readings=readings(entry),
     )
 
 
@@ -122,7 +124,8 @@ def _introduction(tables: Sequence[ReproTable]) -> str:
 
 def _runs(tables: Iterable[ReproTable]) -> dict[str, Result]:
     """The runs by their ids: one run may give numbers to several cells and tables."""
-    return {result.run: result for table in tables for cell in table.cells for result in cell.results if result.run}
+    cells = (cell for table in tables for cell in (*table.cells, *(cell for _, cell in table.readings)))
+    return {result.run: result for cell in cells for result in cell.results if result.run}
 
 
 def _about(runs: dict[str, Result]) -> Iterator[str]:

@@ -62,7 +62,13 @@ def scenes(paper: str) -> tuple[Scene, ...]:
 
 def methods(paper: str) -> tuple[Method, ...]:
     """All rows of a paper's tables and curves of its figures."""
-    return tuple(_known(paper).methods.values())
+    return tuple(method for method in _known(paper).methods.values() if not method.reading_of)
+
+
+def readings(entry: Entry) -> tuple[Method, ...]:
+    """Other readings of the methods of a table with numbers, to try where ours are far from them."""
+    known = _known(entry.paper).methods.values() if entry.numbers else ()
+    return tuple(method for method in known if method.reading_of and method.reading_of in entry.methods)
 
 
 def _known(paper: str) -> Paper:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,7 @@ def read_paper(paper: str) -> Paper:
     return Paper(
         {part: _entry(f"{paper}/{part}", told, content, found) for part, told in content["entries"].items()},
         found,
-        {name: _method(paper, name, told) for name, told in content["methods"].items()},
+        {method.name: method for name, told in content["methods"].items() for method in _methods(paper, name, told)},
     )
 
 
@@ -49,14 +49,21 @@ def _scene(paper: str, name: str, told: Mapping[str, Any]) -> Scene:
     )  # fmt: skip
 
 
-def _method(paper: str, name: str, told: Mapping[str, Any]) -> Method:
+def _methods(paper: str, name: str, told: Mapping[str, Any]) -> Iterator[Method]:
+    """A method as we read the paper, then as it may be read otherwise: ``<method> <reading>``, with more overrides."""
     special = tuple((pattern, tuple(more)) for pattern, more in told.get("overrides_in", {}).items())
     overrides = told["overrides"]
-    return Method(
+    method = Method(
         paper, name, None if overrides is None else tuple(overrides), told["stated"],
         grid=_grid(told.get("grid", [])), cost=told.get("cost", 1.0), grid_printed=told.get("grid_printed", False),
         special=special,
     )  # fmt: skip
+    yield method
+    for reading, other in told.get("readings", {}).items():
+        yield replace(
+            method, name=f"{name} {reading}", overrides=(*overrides, *other["overrides"]), stated=other["what"],
+            grid=(), cost=other.get("cost", method.cost), reading_of=name,
+        )  # fmt: skip
 
 
 def _grid(told: Mapping[str, list[Any]] | list[list[str]]) -> tuple[tuple[str, ...], ...]:

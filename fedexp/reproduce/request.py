@@ -9,6 +9,7 @@ import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from functools import cached_property
 from pathlib import Path
 
 from fedexp.config.suggest import nearest
@@ -46,7 +47,7 @@ class Request:
         """The entry with what is asked for only; a mean over scenes stays if all of its scenes do."""
         if self.entry.kind == "count":
             return self.entry
-        scenes, methods = ([part.name for part in parts] for parts in (self.scenes, self.methods))
+        scenes, methods = [scene.name for scene in self.scenes], [method.row for method in self.methods]
         means = tuple((name, of) for name, of in self.entry.aggregates if self._has_all(of))
         settings = {*scenes, *(name for name, _ in means)}
         return replace(
@@ -66,9 +67,21 @@ class Request:
         """Whether a result of the entry is among what is asked for."""
         return self.entry.kind == "count" or (
             any(result.setting == scene.name for scene in self.scenes)
-            and any(result.method == method.name for method in self.methods)
+            and result.method in self._names_of_results
             and (self.any_seed or result.seed in self.seeds)
         )
+
+    @property
+    def with_readings(self) -> Request:
+        """The same, and with each method its other readings, which are shown below the table."""
+        named = {method.name for method in self.methods}
+        others = (other for other in published.readings(self.entry) if other.reading_of in named)
+        return replace(self, methods=(*self.methods, *(other for other in others if other.name not in named)))
+
+    @cached_property
+    def _names_of_results(self) -> set[str]:
+        """What is shown: the methods that are asked for, their other readings, and the method of a reading."""
+        return {name for method in self.with_readings.methods for name in (method.name, method.row)}
 
     @property
     def command(self) -> str:
@@ -148,11 +161,12 @@ def runnable(entry: Entry) -> list[Method]:
 
 
 def _methods(text: str, entry: Entry) -> list[Method]:
-    known = {method.name: method for method in runnable(entry)}
+    usual = [method.name for method in runnable(entry)]
+    known = {method.name: method for method in (*runnable(entry), *published.readings(entry))}
     for name in _names(text):
         if name in entry.methods and name not in known:
             raise ConfigError(f"methods={name}: {entry.id} prints it, but it is not a method that can be run.")
-    return [known[name] for name in _chosen("methods", text, list(known), list(known), entry)]
+    return [known[name] for name in _chosen("methods", text, list(known), usual, entry)]
 
 
 def _chosen(key: str, text: str, known: Iterable[str], usual: Sequence[str], entry: Entry) -> list[str]:

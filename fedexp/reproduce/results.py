@@ -78,8 +78,8 @@ def known_results(folder: Path, entry: str) -> list[Result]:
 def merged(older: Iterable[Result], newer: Iterable[Result]) -> list[Result]:
     """All results, one for each cell, seed and tuning: the newer one, unless it is worth less.
 
-    A run that has ended is worth more than one that has not, one of the paper's length more than a reduced one, and of
-    reduced ones the longer more than the shorter.
+    A run that has ended is worth more than one that has not, and one of the paper's settings and length more than a
+    reduced one. Of reduced ones, that which is reduced in fewer things is worth more, then the longer one.
     """
     found: dict[tuple[object, ...], Result] = {}
     for result in (*older, *newer):
@@ -89,8 +89,9 @@ def merged(older: Iterable[Result], newer: Iterable[Result]) -> list[Result]:
     return list(found.values())
 
 
-def _worth(result: Result) -> tuple[bool, bool, int]:
-    return result.status != "partial", not result.reduced, result.rounds if result.reduced else 0
+def _worth(result: Result) -> tuple[bool, bool, int, int]:
+    rounds = result.rounds if result.reduced else 0
+    return result.status != "partial", not result.reduced, -result.reduced.count(", "), rounds
 
 
 # ---------------------------------------------------------------- reading

@@ -10,6 +10,7 @@ from pathlib import Path
 from rich.console import Console
 
 from fedexp.reproduce.jobs import tunings_by_method
+from fedexp.reproduce.published import readings
 from fedexp.reproduce.request import Request, runnable
 from fedexp.reproduce.results import Result
 from fedexp.reproduce.tables.making import make_table
@@ -68,6 +69,7 @@ def table_of(asked: Request, results: Sequence[Result]) -> ReproTable:
         options=asked.options,
         runnable=[method.name for method in runnable(asked.entry)],
         tunings=tunings_by_method(asked.methods, asked.entry, asked.tune),
+        readings=readings(asked.entry),
     )
 
 

@@ -31,7 +31,7 @@ def show_status(requests: Sequence[Request], committed: Path, display: Display, 
             if not every:
                 display.console.print(f"{asked.entry.id}: {asked.entry.title}. There is nothing to compare.")
             continue
-        results = our_results(asked, committed, collect(begun(asked)))
+        results = our_results(asked, committed, collect(begun(asked.with_readings)))
         if every and not results:
             complete, empty = False, empty + 1
         else:
@@ -61,7 +61,7 @@ def _ended(asked: Request) -> list[Result]:
         from fedexp.reproduce.counts import counted
 
         return [result for result in counted(asked.entry) if result.status == "done"]
-    found = collect(begun(asked))
+    found = collect(begun(asked.with_readings))
     if asked.rounds is None:  # else only runs of this length are asked for
         found = merged([r for r in noted(asked.out, asked.entry.id) if asked.includes(r)], found)
     place = str(asked.out.absolute())

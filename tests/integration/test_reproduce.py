@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import shutil
 import signal
 from dataclasses import replace
 from pathlib import Path
@@ -42,6 +43,12 @@ def reproduce(monkeypatch, tmp_path, capsys):
 def cells(said: str) -> dict[str, str]:
     """The rows of a table with one column, by method."""
     return {m.name: line for m in tiny.METHODS for line in said.splitlines() if line.startswith(f"{m.name}  ")}
+
+
+def holes(said: str) -> list[str]:
+    """The commands that fill the holes of a table."""
+    _, _, below = said.partition("To fill the holes\n")
+    return re.findall(r"python -m fedexp.reproduce (.*)", below.partition("\n\n")[0])
 
 
 def test_two_runs_make_a_table_once(reproduce, tmp_path, monkeypatch):
@@ -82,13 +89,13 @@ def test_a_hole_is_named_filled_and_gone(reproduce):
     code, said = reproduce("status", "tiny/table1", "settings=digits/mlp", "methods=FedAvg,FedRS")
     assert code == 1
     assert "missing" in cells(said)["FedRS"]
-    (command,) = re.findall(r"python -m fedexp.reproduce (.*)", said)
+    (command,) = holes(said)
     code, said = reproduce(*command.split())
     assert code == 0
     assert "1 run, 0 of them done." in said
     _, said = reproduce("status", "tiny/table1", "settings=digits/mlp", "methods=FedAvg,FedRS")
     assert "missing" not in said
-    assert "python -m fedexp.reproduce" not in said
+    assert holes(said) == []
 
 
 def test_seeds_that_were_asked_for_and_not_run_are_holes(reproduce):
@@ -97,7 +104,7 @@ def test_seeds_that_were_asked_for_and_not_run_are_holes(reproduce):
     assert reproduce("status", *narrow)[0] == 0
     code, said = reproduce("status", *narrow, "seeds=0,1")
     assert code == 1
-    (command,) = re.findall(r"python -m fedexp.reproduce (.*)", said)
+    (command,) = holes(said)
     assert command.split() == ["tiny/table1", "settings=digits/mlp", "methods=FedAvg", "seeds=0,1", "rounds=1"]
 
 
@@ -153,6 +160,28 @@ def test_settings_that_the_paper_tried_are_runs_of_their_own(reproduce):
     assert "tune=paper" in said
     code, said = reproduce("tiny/fig1", "settings=digits/mlp", "plan=true")
     assert "2 runs, 0 of them done." in said
+
+
+def test_another_reading_is_told_below_the_table_and_kept(reproduce, tmp_path):
+    narrow = ("tiny/table1", "settings=digits/mlp")
+    reproduce(*narrow, "methods=FedAvg")
+    code, said = reproduce(*narrow, "methods=FedAvg samples")
+    assert code == 0, said
+    assert "1 of 1 cell run" in said
+    (told,) = [line for line in said.splitlines() if line.startswith("  FedAvg samples, digits/mlp: ")]
+    assert "Here clients count by their samples." in told
+    assert cells(said).keys() == {"FedAvg"}
+    shutil.rmtree(tmp_path / "multirun/.reproduced")  # what is noted there is in the run directories too
+    assert told in reproduce("status", *narrow, "methods=FedAvg")[1]
+    assert "2 results" in reproduce("export", *narrow)[1]
+    rows = read_results(tmp_path / "multirun/results/tiny/table1.csv")
+    assert [r.method for r in rows] == ["FedAvg", "FedAvg samples"]
+    assert rows[0].model != rows[1].model
+    assert "weighting=samples" in rows[1].command
+    reproduce("page")
+    page = (tmp_path / "multirun/results/README.md").read_text()
+    assert "- 2 runs (2 done)" in page
+    assert "FedAvg samples, digits/mlp: " in page
 
 
 def test_launchers_of_sweeps_run_the_list(reproduce, tmp_path):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -181,6 +181,12 @@ class Column:
 
     def _with_numbers(self) -> Iterator[tuple[int, TableCell]]:
         return ((row, cell) for row, cell in enumerate(self.cells) if cell and cell.ours is not None)
+
+
+def seeds_in_words(seeds: Iterable[int]) -> str:
+    """``seed 0`` or ``seeds 0, 1, 2``."""
+    names = list(map(str, seeds))
+    return f"seed{'s' * (len(names) > 1)} {', '.join(names)}"
 
 
 def lead_title(column: Column) -> str:

@@ -17,18 +17,33 @@ PROGRAM = ("python", "-m", "fedexp.reproduce")
 
 def commands(table: ReproTable) -> Iterator[str]:
     """One command for all settings that lack the same methods."""
-    base = [*PROGRAM, table.entry.id]
-    if table.counts:
-        if any(cell.ours is None for cell in table.cells):
-            yield shlex.join(base)
-        return
+    if not table.counts:
+        yield from _commands(table, _holes(table))
+    elif any(cell.ours is None for cell in table.cells):
+        yield shlex.join([*PROGRAM, table.entry.id])
+
+
+def commands_for_readings(table: ReproTable) -> Iterator[str]:
+    """The commands that try other readings of methods whose numbers are below or above the paper's."""
+    tried = {(cell.setting, method) for method, cell in table.readings}
+    wanted: dict[str, dict[str, None]] = {}
+    for cell in (cell for cell in table.cells if cell.word in ("below", "above") and cell.results):
+        for reading in (each for each in table.other_readings if each.reading_of == cell.method):
+            if (cell.setting, reading) not in tried:
+                wanted.setdefault(cell.setting, {})[reading.name] = None
+    yield from _commands(table, {setting: tuple(names) for setting, names in wanted.items()})
+
+
+def _commands(table: ReproTable, lacking: Mapping[str, tuple[str, ...]]) -> Iterator[str]:
+    """The commands that run the methods which settings lack."""
     tail = [f"seeds={','.join(map(str, table.seeds))}", *(["tune=paper"] if table.tune == "paper" else [])]
     by_methods: dict[tuple[str, ...], list[str]] = {}
-    for setting, methods in _holes(table).items():
+    for setting, methods in lacking.items():
         by_methods.setdefault(methods, []).append(setting)
     for methods, settings in by_methods.items():
         named = () if set(methods) >= set(table.runnable) else methods
-        yield shlex.join([*base, *_option("settings", settings), *_option("methods", named), *tail, *table.options])
+        narrow = [*_option("settings", settings), *_option("methods", named), *tail]
+        yield shlex.join([*PROGRAM, table.entry.id, *narrow, *table.options])
 
 
 def _holes(table: ReproTable) -> Mapping[str, tuple[str, ...]]:

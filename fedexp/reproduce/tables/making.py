@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
-from fedexp.reproduce.entry import Entry, Number, Scene
+from fedexp.reproduce.entry import Entry, Method, Number, Scene
 from fedexp.reproduce.measure import Cell
 from fedexp.reproduce.results import Result, ordered
 from fedexp.reproduce.tables.cells import Column, TableCell
 from fedexp.reproduce.tables.table import ReproTable
-from fedexp.reproduce.verdict import Verdict
+from fedexp.reproduce.verdict import Verdict, judge
 
 OF_COUNTS = {"reproduced": "equal", "above": "different", "below": "different"}  # which have no tolerance
 
@@ -27,6 +28,7 @@ def make_table(
     options: Iterable[str] = (),
     runnable: Iterable[str] = (),
     tunings: Mapping[str, Iterable[str]] | None = None,
+    readings: Iterable[Method] = (),
 ) -> ReproTable:
     """Puts the table of an entry together.
 
@@ -41,8 +43,11 @@ def make_table(
         options: Further arguments of the commands that fill holes, ``rounds=3``.
         runnable: All methods that can be run, if the entry is narrowed to some of them.
         tunings: By method, the hyper-parameter settings to be run, as in ``Result``; without them, those that were run.
+        readings: Other readings of the methods. They have no rows: what was run of them is told below the table.
     """
-    rows = ordered(results, entry)
+    others = {method.name: method for method in readings}
+    every = ordered(results, entry)
+    rows = [result for result in every if result.method not in others]
     cells = list(_all_cells(entry, verdicts, rows))
     names, columns = (_counted if entry.kind == "count" else _trained)(entry, cells)
     return ReproTable(
@@ -56,6 +61,8 @@ def make_table(
         options=tuple(options),
         runnable=tuple(runnable) or entry.methods,
         tunings={method: tuple(each) for method, each in (tunings or {}).items()},
+        other_readings=tuple(others.values()),
+        readings=tuple(_readings(entry, others, every, tune)),
     )
 
 
@@ -70,6 +77,21 @@ def _all_cells(entry: Entry, verdicts: Mapping[Cell, Verdict], results: Sequence
     for cell in dict.fromkeys((*_unprinted(entry), *by_cell)):
         if cell not in published:
             yield from _unjudged(cell, by_cell.get(cell, []))
+
+
+def _readings(
+    entry: Entry, methods: Mapping[str, Method], results: Sequence[Result], tune: str
+) -> Iterator[tuple[Method, TableCell]]:
+    """Other readings that were run, each with the number of the method that it is a reading of, if there is one."""
+    published = {number.cell: number for number in entry.numbers}
+    for cell in dict.fromkeys(result.cell for result in results if result.method in methods):
+        setting, name, metric = cell
+        found = [result for result in results if result.cell == cell]
+        if number := published.get((setting, methods[name].reading_of, metric)):
+            beside = replace(number, method=name)
+            yield methods[name], _judged(beside, judge(beside, entry, found, tune=tune), found, {})
+        else:
+            yield from ((methods[name], unjudged) for unjudged in _unjudged(cell, found))
 
 
 def _unprinted(entry: Entry) -> Iterator[Cell]:

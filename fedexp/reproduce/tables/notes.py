@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from fedexp.reproduce.tables.cells import TableCell
+from fedexp.reproduce.tables.cells import Column, TableCell, seeds_in_words
+from fedexp.reproduce.tables.holes import commands_for_readings
 from fedexp.terminal.numbers import count
 
 if TYPE_CHECKING:
@@ -33,11 +35,13 @@ def notes_of(table: ReproTable) -> tuple[Note, ...]:
     """All notes that have something to say."""
     every = (
         Note("Without a number", tuple(dict.fromkeys(_troubles(table.cells)))),
+        Note("Other readings of the paper", tuple(_readings(table))),
         Note("Verdicts", table.remarks if table.entry.numbers else ()),
         Note("Spread", tuple(_spread(table))),
         Note("Notes on the paper", table.entry.notes),
         Note("Assumed, because the paper does not say", tuple(_assumed(table))),
         Note("To fill the holes", table.commands, commands=True),
+        Note("To try another reading where ours is below or above", tuple(commands_for_readings(table)), commands=True),
     )
     return tuple(note for note in every if note.lines)
 
@@ -53,6 +57,35 @@ def _troubles(cells: Iterable[TableCell]) -> Iterator[str]:
             where = ", ".join(filter(None, [result.method, result.setting, f"seed {result.seed}", result.tuning]))
             ended = f"{result.status} after {count(result.rounds, 'round')}"
             yield f"{where}: {ended}{f': {result.error}' if result.error else ''} (run {result.run})"
+
+
+def _readings(table: ReproTable) -> Iterator[str]:
+    """What came out of other readings, beside the usual one with the same seeds and the paper's number."""
+    usual = {(cell.setting, cell.method, cell.metric): cell for cell in table.cells if not cell.tuning}
+    several = len({cell.metric for cell in table.cells}) > 1
+    for method, cell in table.readings:
+        own = _with_seeds(usual.get((cell.setting, method.reading_of, cell.metric)), cell.by_seed)
+        ours, published, difference, verdict = (
+            Column(cell.setting, (cell, own), ranked=True).fields.get(part, ["", ""])
+            for part in ("ours", "published", "difference", "verdict")
+        )
+        told = [
+            f"{ours[0]} with {seeds_in_words(cell.by_seed)}" if cell.by_seed else ours[0],
+            f"where {method.reading_of} has {ours[1]}" if own else "",
+            f"published {published[0]}{f' ({difference[0]})' if difference[0] else ''}" if published[0] else "",
+            verdict[0],
+        ]
+        where = ", ".join([method.name, cell.setting, *([cell.metric] if several else [])])
+        yield f"{where}: {', '.join(filter(None, told))}. Here {method.stated}."
+
+
+def _with_seeds(cell: TableCell | None, seeds: Iterable[int]) -> TableCell | None:
+    """A cell with some of its seeds; None if it lacks one."""
+    wanted = list(seeds)
+    if cell is None or not wanted or not cell.by_seed.keys() >= set(wanted):
+        return None
+    values = {seed: cell.by_seed[seed] for seed in wanted}
+    return replace(cell, by_seed=values, ours=statistics.fmean(values.values()))
 
 
 def _spread(table: ReproTable) -> Iterator[str]:

@@ -9,10 +9,10 @@ from functools import cached_property
 
 from rich.console import Console
 
-from fedexp.reproduce.entry import Entry, Scene
+from fedexp.reproduce.entry import Entry, Method, Scene
 from fedexp.reproduce.results import Result
 from fedexp.reproduce.tables import holes
-from fedexp.reproduce.tables.cells import REDUCED, Column, TableCell
+from fedexp.reproduce.tables.cells import REDUCED, Column, TableCell, seeds_in_words
 from fedexp.reproduce.tables.notes import Note, notes_of
 from fedexp.terminal.numbers import count
 
@@ -44,6 +44,8 @@ class ReproTable:
     options: tuple[str, ...] = ()  # of the commands that fill holes
     runnable: tuple[str, ...] = ()  # all methods that a command without ``methods=`` runs
     tunings: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # those to be run, by method
+    other_readings: tuple[Method, ...] = ()  # of its methods; they have no rows
+    readings: tuple[tuple[Method, TableCell], ...] = ()  # those that were run
 
     # ------------------------------------------------------------ forms
     def show(self, console: Console) -> None:
@@ -150,7 +152,7 @@ class ReproTable:
 
     @property
     def _runs(self) -> str:
-        seeds = f"Seed{'s' * (len(self.seeds) > 1)} {', '.join(map(str, self.seeds))}"
+        seeds = seeds_in_words(self.seeds).capitalize()
         tuning = TUNING[self.entry.tuned, self.tune] if self.entry.numbers else ""
         return "; ".join(filter(None, [seeds, self.rounds, tuning]))
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
-from fedexp.reproduce.entry import Entry, Number, Scene
+from fedexp.reproduce.entry import Entry, Method, Number, Scene
 from fedexp.reproduce.measure import Measure
 from fedexp.reproduce.results import Result, read_results
 from fedexp.reproduce.tables.making import make_table
@@ -73,8 +74,9 @@ def verdict(number: Number, results: list[Result]) -> Verdict:
     )
 
 
-def table() -> ReproTable:
-    one, results = entry(), read_results(GOLDEN / "sweep.csv")
+def table(*more: Result, readings: Iterable[Method] = ()) -> ReproTable:
+    """The table of the sweep, and of further results."""
+    one, results = entry(), [*read_results(GOLDEN / "sweep.csv"), *more]
     return make_table(
         one,
         {number.cell: verdict(number, results) for number in one.numbers},
@@ -84,4 +86,5 @@ def table() -> ReproTable:
         scenes=[
             Scene("demo", name, f"demo/{name}", assumed=() if name == "svhn/cnn" else ("batch",)) for name in PRINTED
         ],
+        readings=readings,
     )

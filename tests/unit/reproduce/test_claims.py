@@ -79,6 +79,17 @@ def test_of_a_failed_run_the_evidence_tells():
     assert verdict([result(None, status="failed"), result(1.0, method="FedAvg")], above()).word == "undecided"
 
 
+def test_other_readings_are_told_and_decide_nothing():
+    ours = [*runs(WORSE), *results(*BETTER, method="MAP one_stage"), *results(*BASE, method="FedNova shrink")]
+    found = verdict(ours, above())
+    assert found.said == "refuted"
+    assert found.evidence == verdict(runs(WORSE), above()).evidence
+    (told,) = [note for note in found.notes if "otherwise" in note]
+    assert told.startswith("read otherwise: scene, MAP one_stage for MAP: MAP − FedAvg, aggregation: +2.03 [")
+    assert told.endswith("(confirmed)")
+    assert verdict([*results(*BETTER, method="MAP one_stage"), *runs(())], above()).word == "not run"
+
+
 def test_unfinished_and_other_papers_runs_do_not_count():
     assert verdict(runs(BETTER, status="partial"), above()).word == "not run"
     assert verdict(runs(BETTER, entry="fedrs/table1"), above()).word == "not run"

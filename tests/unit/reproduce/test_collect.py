@@ -138,6 +138,8 @@ def test_leads_are_worked_out_for_each_seed_and_only_from_what_they_need(taken, 
     assert both["FedRS", "lead"] == both["FedRS", "best"] == pytest.approx(20)
     more = replace(entry, methods=("FedAvg", "FedRS", "slow"))  # of which one is missing: is it the best?
     assert {r.metric for r in with_computed(more, found) if r.method == "FedRS"} == {"accuracy", "lead"}
+    better = replace(found[0], method="FedAvg samples", value=99.0)  # another reading is no other method
+    assert {(r.method, r.metric): r.value for r in with_computed(entry, [*found, better])}.items() >= both.items()
     alone = with_computed(entry, [r for r in found if r.method == "FedRS"])
     assert [r.metric for r in alone] == ["accuracy"]
     other_seed = [replace(r, seed=1) if r.method == "FedAvg" else r for r in found]

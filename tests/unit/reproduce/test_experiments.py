@@ -13,7 +13,7 @@ from fedexp.config.identity import run_id
 from fedexp.config.sources import conf_dir
 from fedexp.data.catalog import CATALOG
 from fedexp.reproduce.entry import Scene
-from fedexp.reproduce.published import PAPERS, entries, method, methods, scenes
+from fedexp.reproduce.published import PAPERS, entries, method, methods, readings, scenes
 
 FOLDER = conf_dir() / "experiment"
 SCENES = [scene for paper in PAPERS for scene in scenes(paper)]
@@ -92,8 +92,9 @@ def test_every_scene_composes_to_its_papers_protocol(paper):
 def test_every_method_composes_in_a_scene(paper):
     where = {m: s for p, s, m in reversed(USED) if p == paper}
     with composing() as made:
-        for row in (m for m in methods(paper) if m.overrides is not None):
-            made(arguments(paper, where.get(row.name, scenes(paper)[0].name), row.name))
+        others = {reading for e in entries().values() if e.paper == paper for reading in readings(e)}
+        for row in (m for m in (*methods(paper), *others) if m.overrides is not None):
+            made(arguments(paper, where.get(row.row, scenes(paper)[0].name), row.name))
 
 
 def arguments(paper: str, scene: str, name: str) -> list[str]:

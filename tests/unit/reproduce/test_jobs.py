@@ -10,7 +10,7 @@ from fedexp.config.compose import composed
 from fedexp.config.identity import run_id
 from fedexp.errors import ConfigError
 from fedexp.reproduce import published
-from fedexp.reproduce.jobs import distinct, jobs_of
+from fedexp.reproduce.jobs import changes_numbers, distinct, jobs_of
 from fedexp.reproduce.request import request
 
 
@@ -29,12 +29,13 @@ def test_a_run_has_its_place_by_its_experiment_and_not_by_the_table(jobs, paper,
     assert one.path == other.path == tmp_path / "map" / "fmnist_mlpnet" / one.run
 
 
-def test_the_command_of_a_job_starts_the_same_run_without_what_is_of_this_machine(jobs, tmp_path):
+@pytest.mark.parametrize("loop", ["loop=batched", "loop.compile=true", "loop.precision=bf16-mixed"])
+def test_the_command_of_a_job_starts_the_same_run_without_what_is_of_this_machine(jobs, tmp_path, loop):
     (job,) = jobs(
         settings="digits/mlp",
         rounds="1",
         out=str(tmp_path),
-        overrides=["optim.lr=0.5", "store=disk", "executor.threads=2"],
+        overrides=["optim.lr=0.5", "store=disk", "executor.threads=2", loop],
     )
     assert str(tmp_path) not in job.command
     assert run_id(composed(shlex.split(job.command)[3:])) == job.run
@@ -48,6 +49,8 @@ def test_the_command_of_a_job_starts_the_same_run_without_what_is_of_this_machin
         ({"rounds": "1"}, "1 of 2 rounds"),
         ({"overrides": ["local.epochs=3"]}, "local.epochs=3"),
         ({"overrides": ["loop=trainer", "executor=serial", "name=x", "store=disk", "force=true"]}, ""),
+        ({"overrides": ["loop.precision=32-true", "loop.compile=true"]}, ""),
+        ({"overrides": ["loop.precision=bf16-mixed"]}, "loop.precision=bf16-mixed"),
         ({"overrides": ["evaluate.window=3"]}, ""),
         ({"settings": "stand-in/digits/mlp", "rounds": "1"}, "stand-in, 1 of 2 rounds"),
     ],
@@ -81,3 +84,12 @@ def test_no_published_number_needs_what_is_left_out_after_the_last_round():
     used = {measure.of for entry in published.entries().values() for measure in entry.measures}
     assert "personalization.PA" in used
     assert not any("all_clients" in key for key in used)
+
+
+def test_what_is_measured_changes_numbers_that_are_taken_after_the_last_round():
+    gela, table = published.entry("fedgela/table5"), published.entry("map/table1")
+    assert changes_numbers("evaluate.finetune_epochs=3", gela)
+    assert not changes_numbers("evaluate.finetune_epochs=3", table)
+    assert not changes_numbers("evaluate.missing=false", gela)
+    measured = {measure.of for entry in published.entries().values() for measure in entry.measures}
+    assert not any(key.startswith("missing") for key in measured)

@@ -11,9 +11,10 @@ import pytest
 from fedexp.errors import DiskError
 from fedexp.reproduce import published
 from fedexp.reproduce.entry import Entry
-from fedexp.reproduce.page import NAME, generated, other_files, page, write_page
+from fedexp.reproduce.page import NAME, generated, judged_table, other_files, page, write_page
 from fedexp.reproduce.results import read_results, results_file, write_results
 from fedexp.reproduce.tables.making import make_table
+from tests.unit.reproduce.fakes import result
 from tests.unit.reproduce.sweep import GOLDEN, entry, table
 
 FIGURE = Entry(id="demo/fig2", kind="train", title="A figure")
@@ -48,6 +49,13 @@ def test_cells_are_counted_by_verdict_for_each_table_and_in_all():
 
 def test_it_holds_each_table_with_its_notes():
     assert table().markdown(level=2) in text()
+
+
+def test_numbers_are_the_best_of_several_settings_only_if_such_were_run_in_the_papers_scenes(paper):
+    fields = {"entry": "tiny/table1", "method": "FedRS", "tuning": "algo.rs.alpha=0.5", "rounds": 2}
+    alone = result(50.0, setting="stand-in/digits/mlp", reduced="stand-in", **fields)
+    assert judged_table(paper.TABLE, [alone]).tune == "none"
+    assert judged_table(paper.TABLE, [alone, result(50.0, setting="digits/mlp", **fields)]).tune == "paper"
 
 
 def test_what_has_no_results_is_named_but_not_what_cannot_be_run():

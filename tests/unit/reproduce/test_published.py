@@ -17,7 +17,7 @@ from fedexp.config.sources import conf_dir
 from fedexp.errors import ConfigError
 from fedexp.reproduce.entry import REPRODUCIBLE, Entry
 from fedexp.reproduce.measure import COMPUTED, Cell
-from fedexp.reproduce.published import PAPERS, entries, entry, method, methods, scene, scenes
+from fedexp.reproduce.published import PAPERS, entries, entry, method, methods, readings, scene, scenes
 
 TABLES = {"map": 3, "fedrs": 5, "fedrema": 5, "fedmr": 8, "fedgela": 6}
 FIGURES = {"map": 12, "fedrs": 13, "fedrema": 4, "fedmr": 4, "fedgela": 5}
@@ -169,6 +169,21 @@ def test_a_method_may_have_other_values_in_some_scenes():
     assert moon.overrides_in("cifar10/alexnet/s0.2/n600")[-1] == "algo.moon.weight=5"
     with pytest.raises(ConfigError, match="best baseline is not a method that can be run"):
         method("fedgela", "best baseline").overrides_in("cifar10/resnet18_fc/P10C2")
+
+
+def test_another_reading_of_a_method_has_more_overrides_and_says_what_they_mean():
+    found = readings(entry("map/table1"))
+    assert {m.name for m in found} > {"FedNova samples", "FedNova shrink", "MAP one_stage"}
+    assert {m.name for m in readings(entry("map/table2"))} - {m.name for m in found} == {"FedRep long_body"}
+    for other in found:
+        read = method("map", other.reading_of)
+        assert other.overrides[: len(read.overrides)] == read.overrides != other.overrides
+        assert other.name.startswith(f"{read.name} ")
+        assert other.row == read.name
+        assert other.stated != read.stated
+        assert not other.grid
+        assert other not in methods("map")
+    assert readings(entry("map/fig11")) == ()  # without numbers there is nothing to compare with
 
 
 def test_how_many_samples_an_accuracy_is_over():

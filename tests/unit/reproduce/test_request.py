@@ -10,6 +10,7 @@ import pytest
 
 from fedexp.errors import ConfigError
 from fedexp.reproduce.request import request
+from tests.unit.reproduce.fakes import result
 
 pytestmark = pytest.mark.usefixtures("paper")
 
@@ -40,6 +41,20 @@ def test_what_is_shown_has_a_mean_only_with_all_its_scenes(paper):
     part = request(paper.TABLE, settings="digits/mlp", methods="FedAvg").shown
     assert [n.setting for n in part.numbers] == ["digits/mlp"]
     assert (part.scenes, part.stand_ins, part.methods, part.aggregates) == (("digits/mlp",), (), ("FedAvg",), ())
+
+
+def test_another_reading_is_run_if_it_is_named_and_shown_with_its_method(paper):
+    asked = request(paper.TABLE, methods="FedAvg samples")
+    assert names(asked.methods) == ["FedAvg samples"]
+    assert asked.command == "python -m fedexp.reproduce tiny/table1 'methods=FedAvg samples'"
+    assert asked.shown.methods == ("FedAvg",)
+    assert {n.method for n in asked.shown.numbers} == {"FedAvg"}
+    of_reading, of_method = (result(50.0, setting="digits/mlp", method=name) for name in ("FedAvg samples", "FedAvg"))
+    for methods, reading, method in [("FedAvg samples", 1, 1), ("FedAvg", 1, 1), ("FedRS", 0, 0), ("", 1, 1)]:
+        wanted = request(paper.TABLE, methods=methods)
+        assert (wanted.includes(of_reading), wanted.includes(of_method)) == (reading, method)
+    with pytest.raises(ConfigError, match="no method of this name"):
+        request(paper.OTHER, methods="FedAvg samples")  # there is no number that it could be compared with
 
 
 def test_the_command_asks_for_the_same(paper):

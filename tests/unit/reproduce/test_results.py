@@ -151,6 +151,8 @@ def test_a_file_that_cannot_be_written_leaves_the_old_one(file):
         ({}, {"status": "failed", "value": None}, "newer"),
         ({"reduced": "3 of 150 rounds", "rounds": 3}, {"reduced": "5 of 150 rounds", "rounds": 5}, "newer"),
         ({"reduced": "5 of 150 rounds", "rounds": 5}, {"reduced": "3 of 150 rounds", "rounds": 3}, "older"),
+        ({"reduced": "stand-in"}, {"reduced": "stand-in, optim.lr=0.5"}, "older"),
+        ({"reduced": "stand-in, optim.lr=0.5"}, {"reduced": "stand-in"}, "newer"),
         ({"reduced": "5 of 150 rounds", "rounds": 5}, {"status": "partial", "rounds": 7, "value": None}, "older"),
         ({"status": "failed", "value": None, "rounds": 9}, {"reduced": "3 of 150 rounds", "rounds": 3}, "older"),
         ({"status": "partial", "value": None}, {"reduced": "3 of 150 rounds", "rounds": 3}, "newer"),

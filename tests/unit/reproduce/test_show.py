@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from fedexp.reproduce.request import request
-from fedexp.reproduce.show import Display
+from fedexp.reproduce.show import Display, table_of
 from tests.unit.reproduce.fakes import result
 
 
@@ -30,3 +30,11 @@ def test_missing_failed_and_below_are_not_complete(paper, changes, complete):
     fields = {"entry": "tiny/table1", "setting": "digits/mlp", "method": "FedAvg", "rounds": 2} | changes
     display = Display(Console(file=io.StringIO()))
     assert display(asked, [result(**fields)]) == complete
+
+
+def test_another_reading_has_no_row_in_a_stand_in_either(paper):
+    asked = request(paper.TABLE, settings="stand-in/digits/mlp", methods="FedAvg samples")
+    fields = {"entry": "tiny/table1", "setting": "stand-in/digits/mlp", "reduced": "stand-in"}
+    table = table_of(asked, [result(50.0, method=name, **fields) for name in ("FedAvg", "FedAvg samples")])
+    assert table.rows == ("FedAvg",)
+    assert [(method.name, cell.ours) for method, cell in table.readings] == [("FedAvg samples", 50.0)]

@@ -13,7 +13,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from fedexp.reproduce.entry import Entry, Number
+from fedexp.reproduce.entry import Entry, Method, Number
 from fedexp.reproduce.measure import Measure
 from fedexp.reproduce.results import Result
 from fedexp.reproduce.tables.cells import Column, TableCell
@@ -75,6 +75,34 @@ def test_a_failed_and_a_diverged_run_are_cells_that_say_so():
         text.split()
     )
     assert r"FedProx & diverged$^{\times}$ & " in table().latex()
+
+
+def test_another_reading_is_proposed_where_ours_is_below_or_above_until_it_was_run():
+    names = {"Scaffold momentum": "Scaffold", "MAP one_stage": "MAP", "FedAvg samples": "FedAvg"}
+    readings = [Method("demo", name, ("algo=fedavg",), "steps are longer", reading_of=of) for name, of in names.items()]
+    before = table(readings=readings)
+    assert before.commands == table().commands
+    text = shown(before, 140)
+    assert "'methods=Scaffold momentum,MAP one_stage' seeds=0,1,2\n" in text  # FedAvg is reproduced
+    run = result(entry="demo/table1", method="Scaffold momentum", value=91.25)
+    after = table(run, readings=readings)
+    text = shown(after, 140)
+    assert (
+        "Scaffold momentum, mnist/mlp: 91.2 with seed 0, where Scaffold has 87.2, published 91.0 ± 0.5 (+0.2), "
+        "compatible. Here steps are longer."
+    ) in " ".join(text.split())
+    assert "'methods=MAP one_stage' seeds=0,1,2\n" in text
+    assert (after.rows, after.outcome, after.cells) == (before.rows, before.outcome, before.cells)
+
+
+def test_another_reading_is_told_without_a_published_number_too_and_by_metric_if_there_are_several():
+    reading = Method("demo", "MAP one_stage", ("algo=map",), "all steps are uploaded", reading_of="MAP")
+    place = {"entry": "demo/table1", "setting": "stand-in/mlp", "metric": "loss", "reduced": "stand-in"}
+    usual = [result(method="MAP", value=value, seed=seed, **place) for seed, value in enumerate((70.0, 90.0))]
+    for seed, told in [(0, "72.0† with seed 0, where MAP has 70.0†, reduced"), (7, "72.0† with seed 7, reduced")]:
+        other = result(method=reading.name, value=72.0, seed=seed, **place)
+        text = " ".join(shown(table(*usual, other, readings=[reading]), 140).split())
+        assert f"MAP one_stage, stand-in/mlp, loss: {told}. Here all steps are uploaded." in text
 
 
 def test_reduced_runs_are_labelled_in_heading_cell_and_csv():

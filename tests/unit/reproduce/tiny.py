@@ -37,6 +37,10 @@ METHODS = (
     Method("tiny", "wild", ("algo=fedavg", *SMALL, "optim.lr=1e30", "local.clip=null"), "diverges"),
     Method("tiny", "best baseline", None, "not a method"),
 )  # fmt: skip
+READING = replace(
+    METHODS[0], name="FedAvg samples", overrides=(*METHODS[0].overrides, "weighting=samples"),
+    stated="clients count by their samples", reading_of="FedAvg",
+)  # fmt: skip
 TABLE = Entry(
     "tiny/table1", "train", "A table", tuned=True,
     measures=(Measure("aggregation", "aggregation.accuracy", "last round"),),
@@ -63,7 +67,7 @@ def use(monkeypatch: pytest.MonkeyPatch) -> None:
     paper = Paper(
         {entry.id.partition("/")[2]: entry for entry in parts},
         {scene.name: scene for scene in SCENES},
-        {method.name: method for method in METHODS},
+        {method.name: method for method in (*METHODS, READING)},
     )
     monkeypatch.setattr(published, "PAPERS", ("tiny",))
     monkeypatch.setattr(published, "_paper", {"tiny": paper}.__getitem__)
