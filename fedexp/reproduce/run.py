@@ -43,7 +43,7 @@ def run(asked: Request, committed: Path, show: Show, console: Console, *, dry: b
         return 0
     lacking = missing_data(due, console) if due else {}
     for scene, complaint in lacking.items():
-        console.print(f"{scene} cannot be run, because its data are missing; the rest is. {complaint}", soft_wrap=True)
+        console.print(f"{scene} cannot be run, because its data are missing. {complaint}", soft_wrap=True)
     try:
         launched = launch([job for job in runs if job.scene.name not in lacking], lines, console)
     finally:  # also after Ctrl-C
@@ -51,6 +51,8 @@ def run(asked: Request, committed: Path, show: Show, console: Console, *, dry: b
     show(asked, our_results(asked, committed, collect(jobs, launched.errors)))
     for job in (job for job in due if job.path in launched.errors):
         console.print(f"failed: {job.command}: {launched.errors[job.path]}", soft_wrap=True)
+    if lacking:
+        console.print(f"not run, because data are missing (see above): {', '.join(lacking)}", soft_wrap=True)
     if launched.trouble:
         console.print(f"{launched.trouble} The same command runs what is missing.", soft_wrap=True)
     return int(bool(lacking or launched.errors or launched.trouble))

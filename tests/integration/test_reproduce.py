@@ -140,6 +140,7 @@ def test_a_scene_without_data_says_so_before_the_rest_runs(reproduce):
     assert "data.root" in said
     assert re.search(r"FedAvg +[\d.]+ ", cells(said)["FedAvg"])
     assert "1 missing" in said
+    assert said.splitlines()[-1].endswith("data are missing (see above): digits/nowhere")
 
 
 def test_fewer_rounds_stand_ins_and_other_settings_are_reduced(reproduce):
