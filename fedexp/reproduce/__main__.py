@@ -157,13 +157,13 @@ def _results(given: Namespace) -> Path:
 # ---------------------------------------------------------------- commands
 def _run(given: Namespace, overrides: Sequence[str], entry: Entry | None, console: Console) -> int:
     assert entry is not None  # noqa: S101 - see _entry
-    asked, display, dry = _request(given, overrides, entry), _display(given, console), _truth("plan", given.plan)
     if given.figure:
         from fedexp.reproduce.figure import check_figure
 
         check_figure(entry.id, Path(given.figure))
         if not entry.scenes:
             return _draw(given, overrides, entry, console)
+    asked, display, dry = _request(given, overrides, entry), _display(given, console), _truth("plan", given.plan)
     if (answer := _without_runs(asked, display)) is not None:
         return answer
     with signals.raise_on_signal():

@@ -70,7 +70,8 @@ def data(
             two = Spread(tuple(s["value_y"].mean() for s in seeds)).row(band)
             rows.append({"method": method, **_named(one, "x"), **_named(two, "y"), "n": one["n"]})
     if not rows:
-        raise ConfigError(f"No method has both {x.name} and {y.name}{' in all scenes' if across else ''}.")
+        where = f" in each of {', '.join(in_order(found['scene']))}. Choose fewer scenes" if across else ""
+        raise ConfigError(f"No method has both {x.name} and {y.name}{where}.")
     points = [(x.more_is_better, y.more_is_better, row["x"], row["y"]) for row in rows]
     made = pandas().DataFrame(rows).assign(beaten=[_beaten(p, points) for p in points])
     made["front"] = made["beaten"] == 0

@@ -117,6 +117,10 @@ def test_a_mean_across_scenes_needs_all_of_them(swept, tmp_path):
         for seed in seeds:
             write_run(tmp_path, "map", seed, epochs=epochs)
     assert drawn(load(tmp_path), "plane", across="local.epochs").data.iloc[0]["n"] == 1
+    write_run(tmp_path / "apart", "map", 0, epochs=1)
+    write_run(tmp_path / "apart", "fedavg", 0, epochs=5)
+    with pytest.raises(ConfigError, match=r"No method has both .* in each of epochs=1, epochs=5\. Choose fewer scenes"):
+        drawn(load(tmp_path / "apart"), "plane", across="local.epochs")
 
 
 # ---------------------------------------------------------------- clients

@@ -70,6 +70,8 @@ def test_all_entries_are_listed(said):
         (["map/table1", "settings=fmnist/mlpnet", "methods=FedAvg", "rounds=1", "optim.lr=-1"], "optim.lr"),
         (["map/table1", "figure=table.png"], "map/table1 is no figure that is drawn from runs."),
         (["map/fig9", "figure=plane.png", "out=nowhere"], "none of its runs is finished"),
+        (["map/fig9", "settings=fmnist/*", "figure=plane.png", "out=nowhere"], "none of its runs is finished"),
+        (["map/fig9", "settings=mnist", "figure=plane.png"], "map/table1 has no setting of this name."),
         (["map/table1", "settings=fmnist/mlpnet", "methods=FedAvg", "hydra/launcher=jobl"], "Did you mean 'joblib'?"),
     ],
 )
