@@ -1,4 +1,4 @@
-"""What .github/CONTRIBUTING.md says to be public is there, and is enough for the README's example."""
+"""What .github/CONTRIBUTING.md says to be public is there, and is enough for the examples of README and guide."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def _run(argv: Sequence[str]) -> None:
         "their\norigin, what is sent each way, what a client keeps, deviations from paper and public code.",
     )
     commands = parser.add_subparsers(dest="command", required=True, parser_class=Parser)
-    commands.add_parser("list").add_argument("--markdown", action="store_true", help="as the table of the README")
+    commands.add_parser("list").add_argument("--markdown", action="store_true", help="as the table of the guide")
     commands.add_parser("show").add_argument("name", help="as in algo=name")
     asked = parser.read(argv)
     if asked.command == "show":
@@ -70,7 +70,7 @@ def methods() -> Iterator[tuple[str, str, list[str]]]:
 
 
 def markdown() -> str:
-    """The table of methods in the README."""
+    """The table of methods in the guide."""
     rows = ["| `algo=` | what | components |", "|---|---|---|"]
     for name, what, keys in methods():
         rows.append(f"| `{name}` | {what} | {' '.join(f'`{key}`' for key in keys)} |")

@@ -64,7 +64,7 @@ def own(slot: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Component:
-    """The seams. Each has a neutral default and a fixed rule for combining several components (see README)."""
+    """The seams. Each has a neutral default and a fixed rule for combining several components, see the guide."""
 
     during: tuple[str, ...] = ("local",)  # phases in which the per-step seams act; "eval" is the test, "*" everything
 

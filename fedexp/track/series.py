@@ -1,6 +1,6 @@
 """From a run's files to series, tables and summaries: the names that all trackers and dashboards have in common.
 
-Names are those of the record with a slash, ``personalization/worst_decile``. The README's glossary says what they mean.
+Names are those of the record with a slash, ``personalization/worst_decile``. The guide's glossary says what they mean.
 Accuracies are shares of one; losses are in nats.
 """
 

@@ -1,4 +1,4 @@
-"""``fedexp.run`` and the files of a run, as the README promises them."""
+"""``fedexp.run`` and the files of a run, as README and guide promise them."""
 
 from __future__ import annotations
 

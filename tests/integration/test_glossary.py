@@ -1,20 +1,19 @@
-"""Every number that a run writes has its line in the README's glossary, and the other way round."""
+"""Every number that a run writes has its line in the guide's glossary, and the other way round."""
 
 from __future__ import annotations
 
 import csv
 import re
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 
 import pytest
 
 import fedexp
 from fedexp.sweep.results import METRICS
 from tests.conftest import SMALL
+from tests.documents import GUIDE
 
-README = (Path(__file__).parents[2] / "README.md").read_text()
-SECTION = README.partition("\n## Metrics\n")[2].partition("\n## ")[0]
+SECTION = GUIDE["files"].partition("\n## Metrics\n")[2].partition("\n## ")[0]
 LINES = re.findall(r"^\| (`.*?) \| .+ \|$", SECTION, re.MULTILINE)  # not those of the headings
 GLOSSARY = {name for line in LINES for name in re.findall(r"`(.*?)`", line)}
 BLOCKS = ("aggregation", "personalization", "missing")

@@ -1,4 +1,4 @@
-"""The README's folder of a user's own, used from elsewhere: its parts work as ours do."""
+"""The folder of a user's own, of README and guide, used from elsewhere: its parts work as ours do."""
 
 from __future__ import annotations
 

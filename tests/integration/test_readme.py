@@ -1,4 +1,4 @@
-"""Every command of the README runs, shortened where it is long."""
+"""Every command of the README and of the guide runs, shortened where it is long."""
 
 from __future__ import annotations
 
@@ -22,13 +22,12 @@ import fedexp
 from fedexp.config.compose import composed_hydra
 from fedexp.config.packages import GROUP
 from tests.conftest import SMALL
+from tests.documents import ALL, GUIDE, PAGES, README, ROOT
 from tests.unit.report.made import write_run
 
-ROOT = Path(__file__).parents[2]
-README = (ROOT / "README.md").read_text()
-PYTHON = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-EXAMPLE = dict(re.findall(r"```\w+\n# (my_conf/\S+)\n(.*?)```", README, re.DOTALL))  # its files, by path
-ON_A_CLUSTER = re.findall(r"^RAY_\S+ ray start [^#\n]*|^python -m fedexp executor=ray .*", README, re.MULTILINE)
+PYTHON = re.findall(r"```python\n(.*?)```", ALL, re.DOTALL)
+EXAMPLE = dict(re.findall(r"```\w+\n# (my_conf/\S+)\n(.*?)```", ALL, re.DOTALL))  # its files, by path
+ON_A_CLUSTER = re.findall(r"^RAY_\S+ ray start [^#\n]*|^python -m fedexp executor=ray .*", ALL, re.MULTILINE)
 
 
 def run(arguments: list[str], cwd: Path, **more: str) -> subprocess.CompletedProcess[str]:
@@ -44,8 +43,8 @@ def write_example(folder: Path) -> None:
 
 
 def commands() -> list[str]:
-    blocks = re.findall(r"```bash\n(.*?)```", README, re.DOTALL)
-    table = re.findall(r"`(python -m fedexp[^`]*)`", README)
+    blocks = re.findall(r"```bash\n(.*?)```", ALL, re.DOTALL)
+    table = re.findall(r"`(python -m fedexp[^`]*)`", ALL)
     lines = [line for block in blocks for line in block.splitlines()]
     known = dict.fromkeys(line.rpartition(" && ")[2] for line in [*lines, *table])
     known = {c: None for c in known if "tracker=[tensorboard" not in c}  # see the dashboards, below
@@ -145,19 +144,39 @@ def free_port() -> str:
 
 @pytest.mark.parametrize("command", ["list", "show partition=dirichlet png=map.png"])
 def test_data_command_of_the_readme(command, tmp_path):
-    assert f"python -m fedexp.data {command}" in README
+    assert f"python -m fedexp.data {command}" in ALL
     done = run([sys.executable, "-m", "fedexp.data", *command.split()], tmp_path)
     assert done.returncode == 0, done.stderr
     assert "digits" in done.stdout
     assert (tmp_path / "map.png").exists() == ("png" in command)
 
 
-def test_sections_of_the_readme_are_linked_and_links_lead_to_sections():
-    headings = re.findall(r"^## (.+)", README, re.MULTILINE)
-    anchors = [re.sub(r"[^a-z0-9 -]", "", heading.lower()).replace(" ", "-") for heading in headings]
-    contents = next(line for line in README.splitlines() if line.startswith(f"[{headings[0]}]"))
-    assert contents == " · ".join(f"[{h}](#{a})" for h, a in zip(headings, anchors, strict=True))
-    assert set(re.findall(r"\]\(#([^)]+)\)", README)) <= set(anchors)
+def headings(text: str) -> dict[str, str]:
+    """The anchor of each section of a page, by its heading."""
+    found = re.findall(r"^## (.+)", text, re.MULTILINE)
+    return {heading: re.sub(r"[^a-z0-9 -]", "", heading.lower()).replace(" ", "-") for heading in found}
+
+
+@pytest.mark.parametrize("path", [path for path, text in PAGES.items() if headings(text)], ids=lambda path: path.stem)
+def test_page_begins_with_links_to_its_sections(path):
+    anchors = headings(PAGES[path])
+    contents = next(line for line in PAGES[path].splitlines() if line.startswith("[") and "](#" in line)
+    assert contents == " · ".join(f"[{heading}](#{anchor})" for heading, anchor in anchors.items())
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+def test_links_of_a_page_lead_somewhere(path):
+    for target, anchor in re.findall(r"\]\((?!http)([^)#]*)#?([^)]*)\)", PAGES[path]):
+        there = (path.parent / target).resolve() if target else path
+        if "multirun" in target and not there.exists():
+            continue  # a source distribution has no runs
+        assert there.exists(), target
+        assert not anchor or anchor in headings(PAGES[there]).values(), f"{target}#{anchor}"
+
+
+def test_readme_links_to_every_page_of_the_guide():
+    linked = set(re.findall(r"\]\(\.github/guide/(\w+)\.md", README.partition("\n## Read on\n")[2]))
+    assert linked == set(GUIDE)
 
 
 def test_doctor_of_the_readme(tmp_path):
@@ -167,7 +186,7 @@ def test_doctor_of_the_readme(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-REPORTS = re.findall(r"^python -m (fedexp\.(?:runs (?:table|plot)|report) .*)", README, re.MULTILINE)
+REPORTS = re.findall(r"^python -m (fedexp\.(?:runs (?:table|plot)|report) .*)", ALL, re.MULTILINE)
 
 
 @pytest.mark.parametrize("command", REPORTS)
@@ -207,7 +226,7 @@ def test_runs_commands_of_the_readme(tmp_path):
     assert (done.returncode, done.stdout) == (0, "All numbers are equal.\n")
 
 
-@pytest.mark.parametrize("command", re.findall(r"^python -m fedexp\.reproduce .*", README, re.MULTILINE))
+@pytest.mark.parametrize("command", re.findall(r"^python -m fedexp\.reproduce .*", ALL, re.MULTILINE))
 def test_reproduce_command_of_the_readme(command, tmp_path):
     done = run([sys.executable, *shlex.split(command)[1:]], tmp_path)
     if "rounds=" in command:  # no network here: it must say which data are missing and what to do
@@ -219,7 +238,7 @@ def test_reproduce_command_of_the_readme(command, tmp_path):
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("command", re.findall(r"`python -m fedexp\.reproduce (claims|page|export [^`]*)`", README))
+@pytest.mark.parametrize("command", re.findall(r"`python -m fedexp\.reproduce (claims|page|export [^`]*)`", ALL))
 def test_reproduce_command_in_a_line_of_the_readme(command, tmp_path):
     (tmp_path / "multirun" / "results").mkdir(parents=True)
     done = run([sys.executable, "-m", "fedexp.reproduce", *command.split()], tmp_path)
@@ -229,13 +248,13 @@ def test_reproduce_command_in_a_line_of_the_readme(command, tmp_path):
 
 def test_launcher_of_the_readme_is_there():
     """SLURM itself is not: the launcher is composed, and its file named."""
-    (arguments,) = re.findall(r"`-m (hydra/launcher=slurm [^`]*) …`", README)
+    (arguments,) = re.findall(r"`-m (hydra/launcher=slurm [^`]*) …`", ALL)
     assert composed_hydra(arguments.split()).launcher.partition == "gpu"
     assert (ROOT / "conf" / "hydra" / "launcher" / "slurm.yaml").exists()
 
 
 def test_fetch_of_the_readme_says_what_to_do_without_a_network(tmp_path):
-    assert "python -m fedexp.data fetch fmnist" in README  # fetching itself is tested with a package of our own
+    assert "python -m fedexp.data fetch fmnist" in ALL  # fetching itself is tested with a package of our own
     done = run([sys.executable, "-m", "fedexp.data", "fetch", "fminst"], tmp_path)
     assert done.returncode != 0
     assert "fmnist" in done.stderr
@@ -250,7 +269,7 @@ def test_python_example_of_the_readme(tmp_path):
 
 
 def test_a_package_of_the_readme_declares_what_is_looked_for():
-    (declared,) = re.findall(r"```toml\n(.*?)```", README, re.DOTALL)
+    (declared,) = re.findall(r"```toml\n(.*?)```", ALL, re.DOTALL)
     assert tomllib.loads(declared)["project"]["entry-points"] == {GROUP: {"my_package": "my_package.conf"}}
 
 
@@ -258,7 +277,7 @@ def test_dashboards_of_the_readme(tmp_path):
     """Offline, since there is no key here."""
     for package in ("wandb_workspaces", "tensorboard"):
         pytest.importorskip(package, reason='needs pip install "fedexp[dashboard,tensorboard]"')
-    first, *others = re.findall(r"^python -m fedexp(?: 'tracker|\.track |\.dashboard ).*", README, re.MULTILINE)
+    first, *others = re.findall(r"^python -m fedexp(?: 'tracker|\.track |\.dashboard ).*", ALL, re.MULTILINE)
     assert [command.split()[2] for command in others] == ["fedexp.track", "fedexp.dashboard"]
     alone = {"HOME": str(tmp_path), "NETRC": str(tmp_path / "netrc"), "WANDB_API_KEY": ""}
     for command in (f"{first} evaluate.all_clients=false", *others):

@@ -1,8 +1,6 @@
-"""``python -m fedexp.algos``: what it says of every method, and that the README says the same."""
+"""``python -m fedexp.algos``: what it says of every method, and that the guide says the same."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import pytest
 
@@ -10,12 +8,11 @@ from fedexp.algos.__main__ import _origins, description, main, markdown, methods
 from fedexp.config.compose import composed
 from fedexp.config.hydra_loader import choices_of
 from fedexp.config.make import make
+from tests.documents import GUIDE
 
-ROOT = Path(__file__).parents[3]
 
-
-def test_the_readme_has_the_table_of_methods():
-    assert f"\n{markdown()}\n" in (ROOT / "README.md").read_text(), "python -m fedexp.algos list --markdown"
+def test_the_guide_has_the_table_of_methods():
+    assert f"\n{markdown()}\n" in GUIDE["contents"], "python -m fedexp.algos list --markdown"
 
 
 def test_every_method_says_what_it_is():
