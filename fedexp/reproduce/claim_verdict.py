@@ -225,7 +225,7 @@ def _decision(evidence: Sequence[Evidence], parts: set[str]) -> str:
 
 def _commands(claim: Claim, evidence: Sequence[Evidence], *, stand_in: bool) -> Iterator[str]:
     """One for each entry, in the first scene that the claim names of the kind asked for."""
-    ran = {one.comparison: len(one.differences.by_seed) for one in evidence if not one.reduced}
+    ran = {one.comparison: set(one.differences.by_seed) for one in evidence if not one.reduced}
     firsts: dict[tuple[str, str], Comparison] = {}
     for comparison in claim.comparisons:
         if comparison.stand_in == stand_in:
@@ -236,12 +236,13 @@ def _commands(claim: Claim, evidence: Sequence[Evidence], *, stand_in: bool) -> 
         words = [
             f"settings={','.join(dict.fromkeys(term.setting for term in terms))}",
             f"methods={','.join(dict.fromkeys(term.method for term in terms))}",
-            f"seeds={_seeds(min(ran.get(comparison, 0) for comparison in chosen))}",
+            f"seeds={_lacking(set.intersection(*(ran.get(comparison, set()) for comparison in chosen)))}",
             *(["tune=paper"] if any(comparison.settings for comparison in chosen) else []),
         ]
         yield shlex.join(["python", "-m", "fedexp.reproduce", entry, *words])
 
 
-def _seeds(ran: int) -> str:
-    """So many that there is an interval; twice as many as were run if they have left it undecided."""
-    return ",".join(map(str, range(MIN_SEEDS if ran < MIN_SEEDS else 2 * ran)))
+def _lacking(ran: set[int]) -> str:
+    """The seeds up to so many that there is an interval; up to twice as many as have left it undecided."""
+    wanted = MIN_SEEDS if len(ran) < MIN_SEEDS else 2 * len(ran)
+    return ",".join(str(seed) for seed in range(wanted) if seed not in ran)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import product
 from typing import TYPE_CHECKING
 
@@ -15,8 +15,11 @@ if TYPE_CHECKING:
 PROGRAM = ("python", "-m", "fedexp.reproduce")
 
 
+Holes = Mapping[str, Mapping[str, tuple[int, ...]]]  # seeds that a method lacks, by setting and method
+
+
 def commands(table: ReproTable) -> Iterator[str]:
-    """One command for all settings that lack the same methods."""
+    """One command for all settings in which the same methods lack the same seeds."""
     if not table.counts:
         yield from _commands(table, _holes(table))
     elif any(cell.ours is None for cell in table.cells):
@@ -26,37 +29,43 @@ def commands(table: ReproTable) -> Iterator[str]:
 def commands_for_readings(table: ReproTable) -> Iterator[str]:
     """The commands that try other readings of methods whose numbers are below or above the paper's."""
     tried = {(cell.setting, method) for method, cell in table.readings}
-    wanted: dict[str, dict[str, None]] = {}
+    wanted: dict[str, dict[str, tuple[int, ...]]] = {}
     for cell in (cell for cell in table.cells if cell.word in ("below", "above") and cell.results):
         for reading in (each for each in table.other_readings if each.reading_of == cell.method):
             if (cell.setting, reading) not in tried:
-                wanted.setdefault(cell.setting, {})[reading.name] = None
-    yield from _commands(table, {setting: tuple(names) for setting, names in wanted.items()})
+                wanted.setdefault(cell.setting, {})[reading.name] = table.seeds
+    yield from _commands(table, wanted)
 
 
-def _commands(table: ReproTable, lacking: Mapping[str, tuple[str, ...]]) -> Iterator[str]:
+def _commands(table: ReproTable, lacking: Holes) -> Iterator[str]:
     """The commands that run the methods which settings lack."""
-    tail = [f"seeds={','.join(map(str, table.seeds))}", *(["tune=paper"] if table.tune == "paper" else [])]
-    by_methods: dict[tuple[str, ...], list[str]] = {}
-    for setting, methods in lacking.items():
-        by_methods.setdefault(methods, []).append(setting)
-    for methods, settings in by_methods.items():
+    settings: dict[tuple[tuple[str, ...], tuple[int, ...]], list[str]] = {}
+    for setting, seeds_of in lacking.items():
+        for seeds in dict.fromkeys(seeds_of.values()):
+            methods = tuple(method for method, lacks in seeds_of.items() if lacks == seeds)
+            settings.setdefault((methods, seeds), []).append(setting)
+    for (methods, seeds), of in settings.items():
         named = () if set(methods) >= set(table.runnable) else methods
-        narrow = [*_option("settings", settings), *_option("methods", named), *tail]
-        yield shlex.join([*PROGRAM, table.entry.id, *narrow, *table.options])
+        narrow = [*_option("settings", of), *_option("methods", named), *_option("seeds", map(str, seeds))]
+        tune = ["tune=paper"] if table.tune == "paper" else []
+        yield shlex.join([*PROGRAM, table.entry.id, *narrow, *tune, *table.options])
 
 
-def _holes(table: ReproTable) -> Mapping[str, tuple[str, ...]]:
+def _holes(table: ReproTable) -> Holes:
     """The methods that a setting lacks, in the order of the cells."""
     found: dict[tuple[str, str, str], list[Result]] = {}
     for cell in table.cells:  # of which figures have one per hyper-parameter setting
         if cell.metric in _taken(table) and cell.setting in (*table.entry.scenes, *table.entry.stand_ins):
             found.setdefault((cell.setting, cell.method, cell.metric), []).extend(cell.results)
-    holes: dict[str, dict[str, None]] = {}
+    lacking: dict[tuple[str, str], set[int]] = {}
     for (setting, method, _), results in found.items():
-        if method in table.entry.methods and not _complete(table, method, results):
-            holes.setdefault(setting, {})[method] = None
-    return {setting: tuple(methods) for setting, methods in holes.items()}
+        if method in table.entry.methods:
+            lacking.setdefault((setting, method), set()).update(_lacking(table, method, results))
+    holes: dict[str, dict[str, tuple[int, ...]]] = {}
+    for (setting, method), seeds in lacking.items():
+        if seeds:
+            holes.setdefault(setting, {})[method] = tuple(seed for seed in table.seeds if seed in seeds)
+    return holes
 
 
 def _taken(table: ReproTable) -> set[str]:
@@ -65,15 +74,16 @@ def _taken(table: ReproTable) -> set[str]:
     return {measure.metric for measure in table.entry.measures if measure.of not in metrics}
 
 
-def _complete(table: ReproTable, method: str, results: Sequence[Result]) -> bool:
-    """Whether there is a result of each hyper-parameter setting with each seed; of those that were run, if none is set.
+def _lacking(table: ReproTable, method: str, results: Sequence[Result]) -> Iterator[int]:
+    """The seeds without a result of each hyper-parameter setting; of those that were run, if none is set.
 
     A failed run is a hole too: the same command tries it again.
     """
     tunings = table.tunings.get(method) or tuple(dict.fromkeys(r.tuning for r in results)) or ("",)
     done = {(result.tuning, result.seed) for result in results if result.status == "done"}
-    return done >= set(product(tunings, table.seeds))
+    return (seed for tuning, seed in product(tunings, table.seeds) if (tuning, seed) not in done)
 
 
-def _option(key: str, names: Sequence[str]) -> list[str]:
-    return [f"{key}={','.join(names)}"] if names else []
+def _option(key: str, names: Iterable[str]) -> list[str]:
+    joined = ",".join(names)
+    return [f"{key}={joined}"] if joined else []
