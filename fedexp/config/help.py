@@ -32,8 +32,8 @@ $chosen
 
 The files behind the groups, with comments and sources, are in conf/.
 Hydra's own options: --hydra-help. Shell completion: fedexp -sc install=bash
-Other commands: python -m fedexp.data, fedexp.runs, fedexp.track, fedexp.dashboard, fedexp.bench, fedexp.doctor; each
-has --help.""")
+Other commands: python -m fedexp.algos, fedexp.data, fedexp.runs, fedexp.reproduce, fedexp.report, fedexp.track,
+fedexp.dashboard, fedexp.bench, fedexp.doctor; each has --help.""")
 
 
 def help_text(overrides: Sequence[str], sources: Sources) -> str:

@@ -12,7 +12,7 @@ from tests.documents import GUIDE
 
 
 def test_the_guide_has_the_table_of_methods():
-    assert f"\n{markdown()}\n" in GUIDE["contents"], "python -m fedexp.algos list --markdown"
+    assert f"\n{markdown()}\n" in GUIDE["catalogue"], "python -m fedexp.algos list --markdown"
 
 
 def test_every_method_says_what_it_is():

@@ -174,7 +174,10 @@ def test_a_method_may_have_other_values_in_some_scenes():
 def test_another_reading_of_a_method_has_more_overrides_and_says_what_they_mean():
     found = readings(entry("map/table1"))
     assert {m.name for m in found} > {"FedNova samples", "FedNova shrink", "MAP one_stage"}
-    assert {m.name for m in readings(entry("map/table2"))} - {m.name for m in found} == {"FedProto head", "FedRep long_body"}
+    assert {m.name for m in readings(entry("map/table2"))} - {m.name for m in found} == {
+        "FedProto head",
+        "FedRep long_body",
+    }
     for other in found:
         read = method("map", other.reading_of)
         assert other.overrides[: len(read.overrides)] == read.overrides != other.overrides
