@@ -54,6 +54,12 @@ OPTIONS = {
     "claims": ("results", "out", "format", "to"),
     "page": ("results", "to"),
 }
+USED = {  # by kinds of entries that no training gives: what can be said of them
+    "text": (),
+    "count": SHOWING,
+    "partition": ("settings", "standins", "seeds", "overrides"),
+}
+PLACES = ("out", "results")
 RESULTS = "multirun/results"
 WIDTH_WITHOUT_TERMINAL = 160  # columns
 
@@ -87,15 +93,21 @@ def _read(command: str, arguments: Sequence[str]) -> tuple[Namespace, list[str]]
         key, sign, value = argument.lstrip("-").partition("=")
         if key in OPTIONS[command] and sign and not value:
             raise ConfigError(f"{key}=: there is nothing behind it. Say which, or leave it out.")
+    _check_passed_on(command, rest)
+    return given, rest
+
+
+def _check_passed_on(command: str, rest: Sequence[str]) -> None:
+    """Refuses what is neither an option of a command nor can be a setting of its runs."""
     passes_on = "settings" in OPTIONS[command]
-    if wrong := next((a for a in rest if not passes_on or "=" not in a), None):
+    others = tuple(f"{name}=" for names in OPTIONS.values() for name in names)  # of the other commands
+    if wrong := next((a for a in rest if not passes_on or "=" not in a or a.startswith(others)), None):
         known = [f"{name}=…" for name in OPTIONS[command]]
         raise ConfigError(f"{wrong}: {command} takes no such argument. It takes {', '.join(known)}.")
     for key in (a.partition("=")[0] for a in rest):
         near = get_close_matches(key, OPTIONS[command], n=1, cutoff=0.75)
         if near and key not in _run_keys():
             raise ConfigError(f"{key} is not known here. Did you mean {near[0]!r}?")
-    return given, rest
 
 
 def _run_keys() -> set[str]:
@@ -121,7 +133,9 @@ def _entry(command: str, names: Sequence[str]) -> Entry | None:
 
 def _request(given: Namespace, overrides: Sequence[str], entry: Entry, *, usual: str = "") -> Request:
     """What is asked for; ``usual`` are the settings if none is named, the paper's by default."""
-    return request(
+    from fedexp.reproduce.jobs import checked
+
+    asked = request(
         entry,
         settings=given.settings or ("" if given.standins else usual),
         methods=given.methods,
@@ -132,6 +146,17 @@ def _request(given: Namespace, overrides: Sequence[str], entry: Entry, *, usual:
         out=given.out,
         overrides=overrides,
     )
+    return checked(asked)
+
+
+def _refuse_unused(given: Namespace, overrides: Sequence[str], entry: Entry) -> None:
+    """Refuses what says how an entry is to be run, if it is not run but computed, or there is nothing to compute."""
+    if entry.kind in USED:
+        options = (key for key in (*NARROWING, *SHOWING) if key not in (*USED[entry.kind], *PLACES))
+        named = [f"{key}={getattr(given, key)}" for key in options if getattr(given, key, "")]
+        named += [] if "overrides" in USED[entry.kind] else overrides
+        if named:
+            raise ConfigError(f"{named[0]}: nothing is trained for {entry.id}, so this says nothing. Leave it out.")
 
 
 def _truth(key: str, text: str) -> bool:
@@ -157,6 +182,7 @@ def _results(given: Namespace) -> Path:
 # ---------------------------------------------------------------- commands
 def _run(given: Namespace, overrides: Sequence[str], entry: Entry | None, console: Console) -> int:
     assert entry is not None  # noqa: S101 - see _entry
+    _refuse_unused(given, overrides, entry)
     if given.figure:
         from fedexp.reproduce.figure import check_figure
 
@@ -206,7 +232,8 @@ def _without_runs(asked: Request, display: Display) -> int | None:
     if entry.kind == "partition":
         from fedexp.data.show import main as show
 
-        return show([f"experiment={scene.experiment}" for scene in asked.scenes] + list(asked.overrides))
+        seeds = [] if asked.any_seed else [f"seed={asked.seeds[0]}"]
+        return show([f"experiment={scene.experiment}" for scene in asked.scenes] + seeds + list(asked.overrides))
     if not entry.scenes:
         sources = f"; it is drawn from the runs of {' and '.join(entry.depends_on)}" if entry.depends_on else ""
         display.console.print(f"{entry.id}: {entry.title}. It has no runs of its own{sources}.", soft_wrap=True)
@@ -224,8 +251,10 @@ def _status(given: Namespace, overrides: Sequence[str], entry: Entry | None, con
 
     display = _display(given, console)
     narrow = [key for key in ("settings", "methods", "seeds", "rounds", "standins", "to") if getattr(given, key)]
-    if entry is None and narrow:
+    if entry is None and (narrow := [*narrow, *overrides]):
         raise ConfigError(f"{narrow[0]}: this needs one entry. Name it, as in `{PROGRAM} status map/table1`.")
+    if entry:
+        _refuse_unused(given, overrides, entry)
     known = [entry] if entry else published.entries().values()
     asked = [_request(given, overrides, each, usual=every_scene(each)) for each in known]
     return show_status(asked, _results(given), display, every=entry is None)
@@ -235,6 +264,7 @@ def _export(given: Namespace, overrides: Sequence[str], entry: Entry | None, con
     from fedexp.reproduce.status import export
 
     assert entry is not None  # noqa: S101 - see _entry
+    _refuse_unused(given, overrides, entry)
     return export(_request(given, overrides, entry, usual=every_scene(entry)), Path(given.results or RESULTS), console)
 
 

@@ -225,7 +225,11 @@ def _decision(evidence: Sequence[Evidence], parts: set[str]) -> str:
 
 def _commands(claim: Claim, evidence: Sequence[Evidence], *, stand_in: bool) -> Iterator[str]:
     """One for each entry, in the first scene that the claim names of the kind asked for."""
-    ran = {one.comparison: set(one.differences.by_seed) for one in evidence if not one.reduced}
+    ran: dict[object, set[int]] = {}
+    for one in evidence:
+        if one.reduced in ("", STAND_IN):
+            seeds = set(one.differences.by_seed)
+            ran[_place(one.comparison)] = ran.get(_place(one.comparison), seeds) & seeds
     firsts: dict[tuple[str, str], Comparison] = {}
     for comparison in claim.comparisons:
         if comparison.stand_in == stand_in:
@@ -236,10 +240,15 @@ def _commands(claim: Claim, evidence: Sequence[Evidence], *, stand_in: bool) -> 
         words = [
             f"settings={','.join(dict.fromkeys(term.setting for term in terms))}",
             f"methods={','.join(dict.fromkeys(term.method for term in terms))}",
-            f"seeds={_lacking(set.intersection(*(ran.get(comparison, set()) for comparison in chosen)))}",
+            f"seeds={_lacking(set.intersection(*(ran.get(_place(comparison), set()) for comparison in chosen)))}",
             *(["tune=paper"] if any(comparison.settings for comparison in chosen) else []),
         ]
         yield shlex.join(["python", "-m", "fedexp.reproduce", entry, *words])
+
+
+def _place(comparison: Comparison) -> object:
+    """What a command can narrow a comparison to: not to a hyper-parameter setting."""
+    return comparison.entry, comparison.part, tuple(term.setting for term in comparison.terms)
 
 
 def _lacking(ran: set[int]) -> str:

@@ -20,6 +20,7 @@ from fedexp.reproduce.results import Result
 from fedexp.runs import observations
 from fedexp.runs.directory import RunDir
 from fedexp.runs.sweep_manifest import rounds_done
+from fedexp.terminal.numbers import count
 
 REFERENCE = "FedAvg"
 ROUNDS_TO_REFERENCE = "rounds to FedAvg's best"  # rules of measures, see ``Measure``
@@ -57,7 +58,11 @@ def collect(jobs: Iterable[ReproJob], errors: Mapping[Path, str] | None = None) 
             outcomes[job.path] = outcome(job, (errors or {}).get(job.path))
         if (known := outcomes[job.path]) is not None:
             begun.append((job, known))
-    references = {(j.scene.name, j.seed): known for j, known in begun if j.method.name == REFERENCE and not j.tuning}
+    references = {
+        (job.scene.name, job.seed): known
+        for job, known in begun
+        if job.method.name == REFERENCE and not job.tuning and known.status == "done"
+    }
     return [
         _result(job, measure, known, target)
         for job, known in begun
@@ -84,8 +89,13 @@ def with_computed(entry: Entry, results: Sequence[Result]) -> list[Result]:
     return list({result.key: result for result in found}.values())
 
 
+def observed(job: ReproJob, result: Mapping[str, Any]) -> bool:
+    """Whether the probes of a job's entry have observed its finished run, which may have been made for another one."""
+    return set(job.entry.probes) <= set(result.get("probes", {}))
+
+
 def outcome(job: ReproJob, error: str | None = None) -> Outcome | None:
-    """How a job's run stands; None if it has not begun.
+    """How a job's run stands; None if it has not begun, or was made without the probes of the job's entry.
 
     Args:
         job: The job.
@@ -96,6 +106,8 @@ def outcome(job: ReproJob, error: str | None = None) -> Outcome | None:
         if rundir.config() is None:
             return Outcome(_failure(error), 0, error) if error else None
         if result := None if rundir.holder() else rundir.result():
+            if not observed(job, result):
+                return None
             seen = observations.means(rundir.observations()) if job.entry.probes else {}
             return Outcome("done", result["rounds"], result=result, records=rundir.records(), observed=seen)
         kept = rounds_done({**job.config, "force": False}) or 0
@@ -114,9 +126,7 @@ def _result(job: ReproJob, measure: Measure, known: Outcome, reference: Outcome 
     if known.status == "done":
         value = _value(measure, known, reference)
         if value is None:
-            status, error = "failed", f"the run has no {measure.metric} ({measure.rule} of {measure.of})"
-            if measure.of.startswith(PROBES):
-                error += "; if it was made without the probe, force=true makes it again"
+            status, error = "failed", _lacks(measure, known)
     result = known.result or {}
     return Result(
         entry=job.entry.id,
@@ -138,6 +148,12 @@ def _result(job: ReproJob, measure: Measure, known: Outcome, reference: Outcome 
         error=error,
         model=_at(result, "digests.model") or "",
     )
+
+
+def _lacks(measure: Measure, known: Outcome) -> str:
+    if measure.rule == ROUNDS_TO_REFERENCE:
+        return f"{REFERENCE}'s best was not reached in {count(known.rounds, 'round')}"
+    return f"the run has no {measure.metric} ({measure.rule} of {measure.of}); force=true makes it again"
 
 
 def _value(measure: Measure, known: Outcome, reference: Outcome | None) -> float | None:

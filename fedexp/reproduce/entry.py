@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
@@ -36,8 +37,15 @@ class Number:
         return float(self.printed)
 
     @property
+    def bound(self) -> str:
+        """``>`` if the number is only a lower bound; empty if it is the number itself."""
+        return ">" * self.note.startswith("lower bound")
+
+    @property
     def rounding(self) -> float:
-        """Half a unit of the last printed digit."""
+        """Half a unit of the last printed digit; of thousands, if it is printed in these."""
+        if thousands := re.fullmatch(r"printed [\d.]+?(?:\.(\d+))?k", self.note):
+            return 0.5 * 10.0 ** (3 - len(thousands[1] or ""))
         return 0.5 * 10.0 ** -len(self.printed.partition(".")[2])
 
 

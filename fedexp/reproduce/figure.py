@@ -64,7 +64,7 @@ def check_figure(entry_id: str, to: Path) -> None:
     from fedexp.report.figures.figure import check_path
 
     check_drawable(entry_id)
-    check_path(to)
+    check_path(to, "figure")
     extra.altair()
     extra.vl_convert()
 

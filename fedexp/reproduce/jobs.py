@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from itertools import product
 from pathlib import Path
@@ -12,6 +12,7 @@ from pathlib import Path
 from fedexp.config.compose import Config, composing, literal
 from fedexp.config.identity import IRRELEVANT, LOOP, MEASURED, run_id, run_path
 from fedexp.errors import ConfigError
+from fedexp.reproduce import published
 from fedexp.reproduce.entry import Entry, Method, Scene
 from fedexp.reproduce.request import Request
 
@@ -108,7 +109,9 @@ def _job(
     shorter = _shorter(asked, scene, paper_rounds)
     other = [o for o in asked.overrides if changes_numbers(o, asked.entry)]
     bits = [o for o in asked.overrides if {o, _key(o)} & set(LAST_BITS)]
-    probes = [f"probe=[{','.join(asked.entry.probes)}]"] if asked.entry.probes else []
+    own = asked.entry.probes
+    others = published.probes_of(scene.paper, scene.name, method.row) if own else ()
+    probes = [f"probe=[{','.join(dict.fromkeys((*own, *others)))}]"] if own else []
     overrides = [*papers, *shorter, NOT_PRINTED, *probes, *asked.overrides, f"out={literal(str(asked.out))}"]
     config = compose(overrides)
     less = [
@@ -142,6 +145,27 @@ def _shorter(asked: Request, scene: Scene, paper_rounds: int | None) -> list[str
     if asked.rounds > paper_rounds:
         raise ConfigError(f"rounds={asked.rounds}: {scene.name} has {paper_rounds} rounds in the paper. Ask for fewer.")
     return [f"rounds={asked.rounds}"]
+
+
+def special(asked: Request) -> bool:
+    """Whether the runs that are asked for are not the entry's own: shorter ones, or with settings of the user's."""
+    return asked.rounds is not None or any(changes_numbers(override, asked.entry) for override in asked.overrides)
+
+
+def checked(asked: Request) -> Request:
+    """The same request, with ``rounds`` left out where they are the paper's anyway.
+
+    Raises:
+        ConfigError: If its overrides cannot be composed, as a misspelt key.
+    """
+    if not asked.scenes or asked.entry.kind not in ("train", "probe") or not (asked.overrides or asked.rounds):
+        return asked
+    with composing() as compose:
+        first = f"experiment={asked.scenes[0].experiment}"
+        compose([first, *(asked.methods[0].overrides or ()), *asked.overrides])
+        lengths = {length_of(scene, method) for scene in asked.scenes for method in asked.methods}
+        whole = all(asked.rounds == compose(length)["rounds"] for length in lengths)
+    return replace(asked, rounds=None) if whole else asked
 
 
 def changes_numbers(override: str, entry: Entry) -> bool:

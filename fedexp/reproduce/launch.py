@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hydra._internal.callbacks import Callbacks
@@ -19,7 +19,9 @@ from fedexp.config.hydra_loader import loader
 from fedexp.config.make import make
 from fedexp.config.sources import Sources, search_packages
 from fedexp.errors import DataError
+from fedexp.reproduce.collect import observed
 from fedexp.reproduce.jobs import ReproJob
+from fedexp.runs.directory import RunDir
 from fedexp.runs.sweep_manifest import Manifest, rounds_done
 from fedexp.system import limits
 
@@ -35,8 +37,8 @@ class Launched:
 
 
 def finished(job: ReproJob) -> bool:
-    """Whether a job's run is on file, and is not to be done again."""
-    return rounds_done(job.config) is None
+    """Whether a job's run is on file, observed by the probes of its entry, and is not to be done again."""
+    return rounds_done(job.config) is None and (not job.entry.probes or observed(job, RunDir(job.path).result() or {}))
 
 
 def check_launcher(launcher: Sequence[str], jobs: int) -> list[str]:
@@ -77,7 +79,7 @@ def launch(jobs: Sequence[ReproJob], lines: Sequence[str], console: Console) -> 
         console: Where the sweep is announced.
     """
     done = [job for job in jobs if finished(job)]
-    due = [job for job in jobs if not finished(job)]
+    due = [_anew(job) if rounds_done(job.config) is None else job for job in jobs if not finished(job)]
     if not due:
         return Launched({})
     place = jobs[0].path.parent  # whatever is done already: the same sweep has the same manifest
@@ -96,6 +98,11 @@ def launch(jobs: Sequence[ReproJob], lines: Sequence[str], console: Console) -> 
     reports = sweep.collect(manifest.reports)
     errors = {(*done, *due)[r.number].path: r.error for r in reports if r.error is not None}
     return Launched(errors, trouble)
+
+
+def _anew(job: ReproJob) -> ReproJob:
+    """The same run from its first round, since a probe can observe no round that is over."""
+    return replace(job, overrides=(*job.overrides, "force=true"), config={**job.config, "force": True})
 
 
 def _start(jobs: Sequence[ReproJob], first: int, lines: Sequence[str]) -> None:

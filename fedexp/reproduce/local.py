@@ -12,7 +12,8 @@ from pathlib import Path
 
 from fedexp.reproduce import published
 from fedexp.reproduce.collect import collect, with_computed
-from fedexp.reproduce.jobs import ReproJob, changes_numbers, jobs_of
+from fedexp.reproduce.entry import Entry
+from fedexp.reproduce.jobs import ReproJob, jobs_of, special, tunings
 from fedexp.reproduce.request import Request
 from fedexp.reproduce.results import Result, known_results, merged, results_file, write_results
 
@@ -27,7 +28,7 @@ def our_results(asked: Request, committed: Path, fresh: Sequence[Result]) -> lis
         committed: The folder with the results of finished runs.
         fresh: What was just collected; it wins over what is on file.
     """
-    if asked.rounds is not None or any(changes_numbers(o, asked.entry) for o in asked.overrides):
+    if special(asked):
         return with_computed(asked.entry, fresh)
     every = merged(on_file(asked.entry.id, committed, asked.out), fresh)
     return [result for result in with_computed(asked.entry, every) if asked.includes(result)]
@@ -50,10 +51,15 @@ def note(jobs: Iterable[ReproJob], out: Path) -> None:
     for entry in (e for e in published.entries().values() if e.paper in papers and e.measures):
         scenes = {*entry.scenes, *entry.stand_ins}
         methods = {*entry.methods, *(reading.name for reading in published.readings(entry))}
-        shared = [replace(j, entry=entry) for j in jobs if j.scene.name in scenes and j.method.name in methods]
+        alike = (j for j in jobs if j.scene.name in scenes and j.method.name in methods)
+        shared = [replace(j, entry=entry) for j in alike if _gives(j, entry)]
         if found := collect(shared):
-            results_file(out / NOTED, entry.id).parent.mkdir(parents=True, exist_ok=True)
             write_results(results_file(out / NOTED, entry.id), merged(noted(out, entry.id), found), entry)
+
+
+def _gives(job: ReproJob, entry: Entry) -> bool:
+    """Whether a run is one of an entry's: with a hyper-parameter setting that the entry has."""
+    return job.tuning in {*tunings(job.method, entry, "none"), *tunings(job.method, entry, "paper")}
 
 
 def begun(asked: Request) -> list[ReproJob]:

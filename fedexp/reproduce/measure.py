@@ -39,7 +39,7 @@ class Measure:
         """The value that other cells give; None if one of them is missing."""
         try:
             return COMPUTED[self.rule](cells, setting, method, self.of)
-        except (KeyError, ValueError):  # a cell that is not there; no other method
+        except (KeyError, ValueError, ZeroDivisionError):  # a cell that is not there; no other method; no rounds
             return None
 
 

@@ -36,6 +36,5 @@ def show_claims(committed: Path, out: Path, display: Display) -> None:
 def make_page(committed: Path, to: Path | None, console: Console) -> None:
     """Writes the page of the committed results, which lies beside them unless another place is named."""
     path = to or committed / NAME
-    path.parent.mkdir(parents=True, exist_ok=True)
     changed = write_page(path, generated(committed))
     console.print(f"{path} is {'written' if changed else 'as it was'}.", soft_wrap=True)

@@ -46,12 +46,12 @@ def judged_table(entry: Entry, results: Sequence[Result]) -> ReproTable:
     from fedexp.reproduce.jobs import tunings_by_method
     from fedexp.reproduce.published import readings, scene
     from fedexp.reproduce.request import runnable
+    from fedexp.reproduce.show import of_table
     from fedexp.reproduce.verdict import judge, remarks
 
-    printed = {measure.metric for measure in entry.measures}
-    results = [result for result in results if result.metric in printed]  # others are for claims
     judged = {number.cell for number in entry.numbers}
     tune = "paper" if entry.tuned and any(result.tuning and result.cell in judged for result in results) else "none"
+    results = of_table(entry, results, tune)
     methods = runnable(entry)
     return make_table(
         replace(entry, methods=tuple(method.name for method in methods)),  # no command can fill the others

@@ -71,6 +71,12 @@ def readings(entry: Entry) -> tuple[Method, ...]:
     return tuple(method for method in known if method.reading_of and method.reading_of in entry.methods)
 
 
+def probes_of(paper: str, scene: str, method: str) -> tuple[str, ...]:
+    """The probes of all figures of a paper that are drawn from the runs of a method in a scene."""
+    figures = (e for e in _known(paper).entries.values() if scene in (*e.scenes, *e.stand_ins) and method in e.methods)
+    return tuple(dict.fromkeys(probe for figure in figures for probe in figure.probes))
+
+
 def _known(paper: str) -> Paper:
     if paper not in PAPERS:
         raise ConfigError(f"{paper}: there is no such paper. {nearest(paper, PAPERS)}")

@@ -181,6 +181,8 @@ def _chosen(key: str, text: str, known: Iterable[str], usual: Sequence[str], ent
         if not found:
             raise ConfigError(f"{key}={given}: {entry.id} has no {key[:-1]} of this name. {nearest(given, names)}")
         chosen |= dict.fromkeys(found)
+    if not chosen:
+        raise ConfigError(f"{key}={text}: this names nothing. Say which, or leave it out.")
     return [name for name in names if name in chosen]
 
 

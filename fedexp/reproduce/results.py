@@ -79,7 +79,8 @@ def merged(older: Iterable[Result], newer: Iterable[Result]) -> list[Result]:
     """All results, one for each cell, seed and tuning: the newer one, unless it is worth less.
 
     A run that has ended is worth more than one that has not, and one of the paper's settings and length more than a
-    reduced one. Of reduced ones, that which is reduced in fewer things is worth more, then the longer one.
+    reduced one. Of reduced ones, that which is reduced in fewer things is worth more, then the longer one. A run that
+    has failed replaces no equal one that has not.
     """
     found: dict[tuple[object, ...], Result] = {}
     for result in (*older, *newer):
@@ -89,9 +90,10 @@ def merged(older: Iterable[Result], newer: Iterable[Result]) -> list[Result]:
     return list(found.values())
 
 
-def _worth(result: Result) -> tuple[bool, bool, int, int]:
+def _worth(result: Result) -> tuple[bool, bool, int, int, bool]:
     rounds = result.rounds if result.reduced else 0
-    return result.status != "partial", not result.reduced, -result.reduced.count(", "), rounds
+    whole = result.status != "failed"
+    return result.status != "partial", not result.reduced, -result.reduced.count(", "), rounds, whole
 
 
 # ---------------------------------------------------------------- reading

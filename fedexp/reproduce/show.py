@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
 
+from fedexp.reproduce.entry import Entry
 from fedexp.reproduce.jobs import tunings_by_method
 from fedexp.reproduce.published import readings
 from fedexp.reproduce.request import Request, runnable
@@ -43,7 +44,9 @@ class Display:
             write_text(self.to, _written(table, self.form))
             self.console.print(f"{asked.entry.id} is in {self.to}.", soft_wrap=True)
         exact = not asked.any_seed or asked.tune == "paper"  # then each of the runs is asked for, not just any
-        return not any(cell.word in WANTING for cell in table.cells) and not (exact and table.commands)
+        readings = {(scene.name, m.name) for scene in asked.scenes for m in asked.methods if m.reading_of}
+        absent = readings - {(cell.setting, method.name) for method, cell in table.readings}
+        return not (absent or any(cell.word in WANTING for cell in table.wanted) or (exact and table.commands))
 
 
 def write_text(path: Path, text: str) -> None:
@@ -56,8 +59,7 @@ def write_text(path: Path, text: str) -> None:
 def table_of(asked: Request, results: Sequence[Result]) -> ReproTable:
     """The table with what is asked for. What only claims need is left out."""
     entry = asked.shown
-    printed = {measure.metric for measure in entry.measures}
-    results = [result for result in results if result.metric in printed]
+    results = of_table(entry, results, asked.tune)
     return make_table(
         entry,
         {number.cell: judge(number, entry, results, tune=asked.tune) for number in entry.numbers},
@@ -69,8 +71,17 @@ def table_of(asked: Request, results: Sequence[Result]) -> ReproTable:
         options=asked.options,
         runnable=[method.name for method in runnable(asked.entry)],
         tunings=tunings_by_method(asked.methods, asked.entry, asked.tune),
+        asked=[method.name for method in asked.methods],
         readings=readings(asked.entry),
     )
+
+
+def of_table(entry: Entry, results: Iterable[Result], tune: str) -> list[Result]:
+    """The results that a table shows: not what only claims need, nor settings that were not tried for it."""
+    printed = {measure.metric for measure in entry.measures}
+    known = [method for method in (*runnable(entry), *readings(entry)) if entry.numbers and tune == "paper"]
+    tried = tunings_by_method(known, entry, tune)
+    return [r for r in results if r.metric in printed and r.tuning in tried.get(r.method, (r.tuning,))]
 
 
 def _written(table: ReproTable, form: str) -> str:

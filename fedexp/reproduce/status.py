@@ -9,6 +9,7 @@ from pathlib import Path
 from rich.console import Console
 
 from fedexp.reproduce.collect import collect, with_computed
+from fedexp.reproduce.jobs import special
 from fedexp.reproduce.local import begun, noted, our_results
 from fedexp.reproduce.request import Request
 from fedexp.reproduce.results import Result, known_results, merged, results_file, write_results
@@ -49,7 +50,6 @@ def export(asked: Request, committed: Path, console: Console) -> int:
         return 1
     file = results_file(committed, asked.entry.id)
     known = known_results(committed, asked.entry.id)
-    file.parent.mkdir(parents=True, exist_ok=True)
     write_results(file, with_computed(asked.entry, merged(known, found)), asked.entry)
     console.print(f"{count(len(found), 'result')} of {asked.entry.id} in {file}.", soft_wrap=True)
     return 0
@@ -62,7 +62,7 @@ def _ended(asked: Request) -> list[Result]:
 
         return [result for result in counted(asked.entry) if result.status == "done"]
     found = collect(begun(asked.with_readings))
-    if asked.rounds is None:  # else only runs of this length are asked for
+    if not special(asked):  # else only runs of this length, and with these settings, are asked for
         found = merged([r for r in noted(asked.out, asked.entry.id) if asked.includes(r)], found)
     place = str(asked.out.absolute())
     return [replace(r, error=r.error.replace(place, "…")) for r in found if r.status != "partial"]

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from fedexp.reproduce.entry import Entry, Number
+from fedexp.reproduce.measure import Cell, Measure
 from fedexp.reproduce.results import Result
 from fedexp.reproduce.sample import Sample, averaged, sample
 from fedexp.reproduce.tolerance import ACCURACY_RULE, COUNTS, GAIN_RULE, Tolerance, tolerance
@@ -79,9 +80,9 @@ def judge(number: Number, entry: Entry, results: Sequence[Result], *, tune: str)
         results: All results of the table, or at least those of the number's cell; of all of its scenes if it is a mean.
         tune: ``paper``: the best hyper-parameter setting is taken; ``none``: the method's own values.
     """
-    scenes = entry.scenes_of(number)
-    found = {scene: sample([r for r in results if r.cell == (scene, *number.cell[1:])], tune=tune) for scene in scenes}
-    ours = found[number.setting] if list(found) == [number.setting] else averaged(found)
+    measure = next((m for m in entry.measures if m.metric == number.metric and m.computed), None)
+    worked_out = _computed(number.cell, measure, entry, results, tune=tune) if measure else None
+    ours = worked_out or _sample(number.cell, entry, results, tune=tune)
     allowed = tolerance(number, entry)
     mean = statistics.fmean(ours.values.values()) if ours.values else None
     blank = Verdict(
@@ -99,6 +100,32 @@ def judge(number: Number, entry: Entry, results: Sequence[Result], *, tune: str)
     if word == "unjudged" and number.metric == "seconds":
         why = _ratio(number, entry, blank, results, tune=tune)
     return replace(blank, word=word, why=why)
+
+
+def _sample(cell: Cell, entry: Entry, results: Sequence[Result], *, tune: str) -> Sample:
+    """Our numbers of a cell, or of the scenes that it is the mean of."""
+    setting, method, metric = cell
+    scenes = entry.members(setting) or (setting,)
+    found = {scene: sample([r for r in results if r.cell == (scene, method, metric)], tune=tune) for scene in scenes}
+    return found[setting] if list(found) == [setting] else averaged(found)
+
+
+def _computed(cell: Cell, measure: Measure, entry: Entry, results: Sequence[Result], *, tune: str) -> Sample | None:
+    """What is worked out from other cells of its setting as they are shown: from tuned ones, from means over scenes.
+
+    None if one of them has no number: then what was worked out from runs counts.
+    """
+    setting, method, _ = cell
+    printed = {n.method for n in entry.numbers if (n.setting, n.metric) == (setting, measure.of)}
+    samples = {name: _sample((setting, name, measure.of), entry, results, tune=tune) for name in printed}
+    if method not in samples or not all(one.values for one in samples.values()):
+        return None
+    values: dict[int, float] = {}
+    for seed in sorted(set.intersection(*(set(one.values) for one in samples.values()))):
+        cells = {(setting, name, measure.of): one.values[seed] for name, one in samples.items()}
+        if (value := measure.computed_from(cells, setting, method)) is not None:
+            values[seed] = value
+    return replace(samples[method], values=values, tried=()) if values else None
 
 
 def interval(values: Sequence[float], level: float) -> tuple[float, float]:
@@ -151,9 +178,10 @@ def _ratio(number: Number, entry: Entry, verdict: Verdict, results: Sequence[Res
     """Seconds relative to the first method of the table, ours and the paper's."""
     unit = next(n for n in entry.numbers if (n.setting, n.metric) == (number.setting, number.metric))
     theirs = sample([r for r in results if r.cell == unit.cell], tune=tune).values
-    if verdict.ours is None or not theirs:
+    taken = statistics.fmean(theirs.values()) if theirs else 0.0
+    if verdict.ours is None or not taken:
         return f"no run of {unit.method} to compare with"
-    ratio = verdict.ours / statistics.fmean(theirs.values())
+    ratio = verdict.ours / taken
     return f"{ratio:.2f} times {unit.method}, in the paper {number.value / unit.value:.2f} times"
 
 

@@ -77,14 +77,14 @@ class Figure:
             write_atomically(path, content)
 
 
-def check_path(path: Path) -> None:
-    """Raises ``ConfigError`` if a figure cannot be written there, before it is drawn."""
+def check_path(path: Path, option: str = "to") -> None:
+    """Raises ``ConfigError`` if a figure cannot be written where an option says, before it is drawn."""
     if path.suffix[1:] not in FORMATS:
         raise ConfigError(
-            f"to={path} has to end in {', '.join(f'.{form}' for form in FORMATS[:-1])} or .{FORMATS[-1]}."
+            f"{option}={path} has to end in {', '.join(f'.{form}' for form in FORMATS[:-1])} or .{FORMATS[-1]}."
         )
     if not path.parent.is_dir():
-        raise ConfigError(f"to={path}: there is no directory {path.parent}. Make it, or write elsewhere.")
+        raise ConfigError(f"{option}={path}: there is no directory {path.parent}. Make it, or write elsewhere.")
 
 
 def inline(frame: pd.DataFrame) -> Any:

@@ -40,16 +40,16 @@ class TableCell:
 
     @property
     def difference(self) -> float | None:
-        """Ours less the published number."""
-        return self.verdict.difference if self.verdict else None
+        """Ours less the published number; none if that is only a bound."""
+        return self.verdict.difference if self.verdict and not (self.published and self.published.bound) else None
 
     @property
     def reduced(self) -> str:
         """In what its numbers are less than the paper's; empty if in nothing."""
-        if self.results:
-            labels = dict.fromkeys(result.reduced for result in self.results)
-            return "" if "" in labels else "; ".join(labels)
-        return self.verdict.why if self.verdict and self.word == "reduced" else ""
+        labels = dict.fromkeys(result.reduced for result in self.results)
+        if self.word == "reduced":  # then those of full length are of settings that do not count
+            return "; ".join(filter(None, labels)) or (self.verdict.why if self.verdict else "")
+        return "" if "" in labels else "; ".join(labels)
 
     @property
     def was_run(self) -> bool:
@@ -134,7 +134,8 @@ class Column:
         number = cell.published
         if number is None:
             return ""
-        return number.printed + ("" if number.spread is None else f" ± {number.spread:.{self.spread_digits}f}")
+        behind = "" if number.spread is None else f" ± {number.spread:.{self.spread_digits}f}"
+        return number.bound + number.printed + behind
 
     def _difference(self, cell: TableCell) -> str:
         return "" if cell.difference is None else self.written(cell.difference, sign="+")
@@ -148,9 +149,14 @@ class Column:
 
     def lead(self, cell: TableCell) -> Differences | None:
         """A cell less the reference, paired by seed; None if there is nothing to compare."""
-        if self.reference is None or not _comparable(cell, self.reference):
-            return None
-        return paired(cell.by_seed, self.reference.by_seed)
+        beside = self._beside(cell)
+        return paired(cell.by_seed, beside.by_seed) if beside and _comparable(cell, beside) else None
+
+    def _beside(self, cell: TableCell) -> TableCell | None:
+        """The reference with the cell's own hyper-parameter setting; where it has but one, that."""
+        method = self.reference.method if self.reference else None
+        own = [each for _, each in self._with_numbers() if each.method == method]
+        return next((each for each in own if each.tuning == cell.tuning), own[0] if len(own) == 1 else None)
 
     @cached_property
     def leads(self) -> list[str]:

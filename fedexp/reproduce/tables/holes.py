@@ -28,11 +28,13 @@ def commands(table: ReproTable) -> Iterator[str]:
 
 def commands_for_readings(table: ReproTable) -> Iterator[str]:
     """The commands that try other readings of methods whose numbers are below or above the paper's."""
-    tried = {(cell.setting, method) for method, cell in table.readings}
+    tried = {(cell.setting, method.name) for method, cell in table.readings} | set(
+        product(_settings(table), table.asked)
+    )
     wanted: dict[str, dict[str, tuple[int, ...]]] = {}
     for cell in (cell for cell in table.cells if cell.word in ("below", "above") and cell.results):
         for reading in (each for each in table.other_readings if each.reading_of == cell.method):
-            if (cell.setting, reading) not in tried:
+            if (cell.setting, reading.name) not in tried and reading.name not in table.asked:
                 wanted.setdefault(cell.setting, {})[reading.name] = table.seeds
     yield from _commands(table, wanted)
 
@@ -52,20 +54,33 @@ def _commands(table: ReproTable, lacking: Holes) -> Iterator[str]:
 
 
 def _holes(table: ReproTable) -> Holes:
-    """The methods that a setting lacks, in the order of the cells."""
-    found: dict[tuple[str, str, str], list[Result]] = {}
-    for cell in table.cells:  # of which figures have one per hyper-parameter setting
-        if cell.metric in _taken(table) and cell.setting in (*table.entry.scenes, *table.entry.stand_ins):
-            found.setdefault((cell.setting, cell.method, cell.metric), []).extend(cell.results)
+    """What is asked for and lacks a seed, in the order of the cells."""
     lacking: dict[tuple[str, str], set[int]] = {}
-    for (setting, method, _), results in found.items():
-        if method in table.entry.methods:
-            lacking.setdefault((setting, method), set()).update(_lacking(table, method, results))
+    for (setting, method, _), results in _asked_for(table).items():
+        lacking.setdefault((setting, method), set()).update(_lacking(table, method, results))
     holes: dict[str, dict[str, tuple[int, ...]]] = {}
     for (setting, method), seeds in lacking.items():
         if seeds:
             holes.setdefault(setting, {})[method] = tuple(seed for seed in table.seeds if seed in seeds)
     return holes
+
+
+def _asked_for(table: ReproTable) -> Mapping[tuple[str, str, str], Sequence[Result]]:
+    """The results that there are of each setting, method and metric that is asked for; of readings, of any metric."""
+    found: dict[tuple[str, str, str], list[Result]] = {}
+    for cell in table.cells:  # of which figures have one per hyper-parameter setting
+        if cell.metric in _taken(table) and cell.setting in _settings(table) and cell.method in table.asked:
+            found.setdefault((cell.setting, cell.method, cell.metric), []).extend(cell.results)
+    asked = [method.name for method in table.other_readings if method.name in table.asked]
+    found |= {(setting, name, ""): [] for setting, name in product(_settings(table), asked)}
+    for method, cell in table.readings:
+        if method.name in asked:
+            found[cell.setting, method.name, ""].extend(cell.results)
+    return found
+
+
+def _settings(table: ReproTable) -> tuple[str, ...]:
+    return (*table.entry.scenes, *table.entry.stand_ins)
 
 
 def _taken(table: ReproTable) -> set[str]:

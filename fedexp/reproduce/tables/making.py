@@ -28,6 +28,7 @@ def make_table(
     options: Iterable[str] = (),
     runnable: Iterable[str] = (),
     tunings: Mapping[str, Iterable[str]] | None = None,
+    asked: Iterable[str] = (),
     readings: Iterable[Method] = (),
 ) -> ReproTable:
     """Puts the table of an entry together.
@@ -43,6 +44,7 @@ def make_table(
         options: Further arguments of the commands that fill holes, ``rounds=3``.
         runnable: All methods that can be run, if the entry is narrowed to some of them.
         tunings: By method, the hyper-parameter settings to be run, as in ``Result``; without them, those that were run.
+        asked: The methods that are asked for, or other readings of them; all methods of the entry if there are none.
         readings: Other readings of the methods. They have no rows: what was run of them is told below the table.
     """
     others = {method.name: method for method in readings}
@@ -61,6 +63,7 @@ def make_table(
         options=tuple(options),
         runnable=tuple(runnable) or entry.methods,
         tunings={method: tuple(each) for method, each in (tunings or {}).items()},
+        asked=tuple(asked) or entry.methods,
         other_readings=tuple(others.values()),
         readings=tuple(_readings(entry, others, every, tune)),
     )
@@ -97,7 +100,7 @@ def _readings(
 def _unprinted(entry: Entry) -> Iterator[Cell]:
     """The cells of scenes for which the paper prints no number at all."""
     printed = {number.setting for number in entry.numbers}
-    for setting in entry.scenes:
+    for setting in entry.scenes or entry.stand_ins:
         if setting not in printed:
             measures = entry.measured_in(setting)
             yield from ((setting, method, each.metric) for method in entry.methods for each in measures)
@@ -121,7 +124,8 @@ def _unjudged(cell: Cell, results: Sequence[Result]) -> Iterator[TableCell]:
     """Each hyper-parameter setting by itself; runs of full length alone count if there are any."""
     for tuning in dict.fromkeys(result.tuning for result in results) or [""]:
         own = [result for result in results if result.tuning == tuning]
-        counted = [result for result in own if not result.reduced] or own
+        label = max(own, key=lambda r: (not r.reduced, r.rounds)).reduced if own else ""
+        counted = [result for result in own if result.reduced == label]
         values = {r.seed: r.value for r in counted if r.status == "done" and r.value is not None}
         yield TableCell(
             *cell,

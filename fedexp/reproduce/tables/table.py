@@ -44,6 +44,7 @@ class ReproTable:
     options: tuple[str, ...] = ()  # of the commands that fill holes
     runnable: tuple[str, ...] = ()  # all methods that a command without ``methods=`` runs
     tunings: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # those to be run, by method
+    asked: tuple[str, ...] = ()  # methods and other readings that are asked for; a reading's method has a row as well
     other_readings: tuple[Method, ...] = ()  # of its methods; they have no rows
     readings: tuple[tuple[Method, TableCell], ...] = ()  # those that were run
 
@@ -87,6 +88,12 @@ class ReproTable:
     def shown(self) -> tuple[Column, ...]:
         """The columns in which something was run; all, if nothing was."""
         return tuple(column for column in self.columns if column.was_run) or self.columns
+
+    @property
+    def wanted(self) -> tuple[TableCell, ...]:
+        """The cells that are asked for, with those of readings, which have no row."""
+        readings = (cell for method, cell in self.readings if method.name in self.asked)
+        return tuple(c for c in self.cells if self.counts or c.method in self.asked) + tuple(readings)
 
     @property
     def compared(self) -> tuple[Column, ...]:

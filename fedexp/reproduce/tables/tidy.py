@@ -31,10 +31,13 @@ def csv_text(table: ReproTable) -> str:
 
 
 def csv_rows(table: ReproTable) -> list[dict[str, Any]]:
-    """One row per cell and run, with the published number and the verdict; cells without runs have one row."""
-    return [
-        row for column in table.columns for cell in column.cells if cell for row in _rows(column, cell, table.entry)
-    ]
+    """One row per cell and run, with the published number and the verdict; cells without runs have one row.
+
+    Other readings that were run come last, under their own names.
+    """
+    readings = (Column(cell.setting, (cell,), ranked=False) for _, cell in table.readings)
+    columns = (*table.columns, *readings)
+    return [row for column in columns for cell in column.cells if cell for row in _rows(column, cell, table.entry)]
 
 
 def _rows(column: Column, cell: TableCell, entry: Entry) -> Iterator[dict[str, Any]]:

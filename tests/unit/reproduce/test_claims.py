@@ -259,6 +259,12 @@ def test_the_command_asks_for_more_seeds_where_those_that_were_run_do_not_decide
     assert seeds(UNCLEAR) == "3,4,5"
 
 
+def test_seeds_of_stand_ins_that_were_run_are_not_asked_for_again():
+    ours = runs(UNCLEAR, setting="stand-in/c", reduced="stand-in")
+    *_, command = verdict(ours, above(scenes=["a"], stand_ins=["stand-in/c"])).commands
+    assert command.endswith("settings=stand-in/c methods=MAP,FedAvg seeds=3,4,5")
+
+
 def test_much_evidence_is_cut_and_refutations_come_first():
     scenes = [f"s{n}" for n in range(12)]
     ours = [r for s in scenes for r in runs(WORSE if s == "s11" else BETTER, setting=s)]

@@ -29,6 +29,16 @@ def test_a_run_has_its_place_by_its_experiment_and_not_by_the_table(jobs, paper,
     assert one.path == other.path == tmp_path / "map" / "fmnist_mlpnet" / one.run
 
 
+def test_figures_of_the_same_runs_ask_for_the_probes_of_each_other():
+    figures = [published.entry(f"fedgela/{name}") for name in ("fig2", "fig5")]
+    one, other = (jobs_of(request(f, settings="cifar10/resnet18_fc/full/dir0.1", methods="FedAvg"))[0] for f in figures)
+    assert one.path == other.path
+    assert set(one.config["probe"]) == set(other.config["probe"]) >= {*figures[0].probes, *figures[1].probes}
+    (table,) = jobs_of(request(published.entry("fedgela/table2"), settings=one.scene.name, methods="FedAvg"))
+    assert table.path == one.path
+    assert not table.config["probe"]  # it needs none
+
+
 @pytest.mark.parametrize("loop", ["loop=batched", "loop.compile=true", "loop.precision=bf16-mixed"])
 def test_the_command_of_a_job_starts_the_same_run_without_what_is_of_this_machine(jobs, tmp_path, loop):
     (job,) = jobs(

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from fedexp.reproduce.local import NOTED, on_file, our_results
+import fedexp
+from fedexp.reproduce.jobs import checked, jobs_of
+from fedexp.reproduce.local import NOTED, note, noted, on_file, our_results
 from fedexp.reproduce.request import request
 from fedexp.reproduce.results import Result, results_file, write_results
 
@@ -59,3 +61,18 @@ def test_what_is_shown_is_what_is_asked_for(kept, paper, tmp_path):
     assert values(rounds="1") == []  # the committed ones are not of one round
     assert values(overrides=["local.epochs=9"]) == []
     assert values(overrides=["loop=fabric"]) == [1.0, 2.0]
+    assert values(rounds="2") == []  # a command leaves rounds out where they are the paper's, see below
+
+
+def test_rounds_of_the_paper_are_not_fewer(paper):
+    asked = [checked(request(paper.TABLE, settings="digits/mlp", methods="FedAvg", rounds=n)) for n in ("1", "2")]
+    assert [one.rounds for one in asked] == [1, None]
+
+
+def test_runs_that_a_figure_varies_are_not_filed_under_tables(paper, tmp_path):
+    jobs = jobs_of(request(paper.FIGURE, settings="digits/mlp", out=str(tmp_path)))
+    for job in jobs[:1]:
+        fedexp.run(job.overrides)
+    note(jobs, tmp_path)
+    assert [r.tuning for r in noted(tmp_path, "tiny/fig1")] == ["algo.rs.alpha=0.1"]
+    assert noted(tmp_path, "tiny/table2") == noted(tmp_path, "tiny/table1") == []

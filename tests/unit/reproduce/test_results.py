@@ -148,7 +148,9 @@ def test_a_file_that_cannot_be_written_leaves_the_old_one(file):
     ("older", "newer", "kept"),
     [
         ({}, {"value": 2.0}, "newer"),
-        ({}, {"status": "failed", "value": None}, "newer"),
+        ({}, {"status": "failed", "value": None}, "older"),  # a disk that was full takes no number away
+        ({}, {"status": "diverged", "value": None}, "newer"),
+        ({"status": "failed", "value": None}, {}, "newer"),
         ({"reduced": "3 of 150 rounds", "rounds": 3}, {"reduced": "5 of 150 rounds", "rounds": 5}, "newer"),
         ({"reduced": "5 of 150 rounds", "rounds": 5}, {"reduced": "3 of 150 rounds", "rounds": 3}, "older"),
         ({"reduced": "stand-in"}, {"reduced": "stand-in, optim.lr=0.5"}, "older"),

@@ -224,6 +224,56 @@ def test_what_shares_too_little_with_fedavg_is_not_compared(other):
     assert one.leads == ["", ""]
 
 
+def test_a_figure_compares_methods_with_the_same_setting():
+    cells = [
+        replace(cell(method, *values), tuning=tuning)
+        for tuning, values in (("q=0.1", (50.0, 52.0)), ("q=1", (70.0, 72.0)))
+        for method, values in (("FedAvg", values), ("FedRS", [value - 1 for value in values]))
+    ]
+    one = Column("s", tuple(cells), ranked=True)
+    assert one.leads == ["", "−1.0", "", "−1.0"]
+
+
+def test_runs_of_different_lengths_are_not_averaged():
+    short = result(value=30.0, seed=1, reduced="1 of 30 rounds", rounds=1)
+    (cell,) = make_table(
+        entry(numbers=(), scenes=("mnist/mlp",), methods=("MAP",)), {}, [result(value=80.0), short]
+    ).cells
+    assert (cell.ours, cell.reduced) == (80.0, "")
+    longer = result(value=50.0, seed=2, reduced="9 of 30 rounds", rounds=9)
+    (cell,) = make_table(entry(numbers=(), scenes=("mnist/mlp",), methods=("MAP",)), {}, [short, longer]).cells
+    assert cell.ours == 50.0
+
+
+def test_what_is_asked_for_of_stand_ins_alone_is_missing_until_it_was_run():
+    one = entry(numbers=(), scenes=(), stand_ins=("stand-in/mlp",), methods=("MAP",))
+    assert [(c.setting, c.word) for c in make_table(one, {}, []).cells] == [("stand-in/mlp", "missing")]
+
+
+def test_a_reduced_number_is_marked_beside_whole_runs_of_settings_that_do_not_count():
+    number = Number("demo/table1", "", "mnist/mlp", "MAP", "accuracy", "50.0", None)
+    ours = [result(value=60.0, reduced="3 of 150 rounds", rounds=3), result(value=70.0, tuning="algo.rs.alpha=0.5")]
+    one = entry(numbers=(number,), scenes=("mnist/mlp",), methods=("MAP",))
+    (cell,) = make_table(one, {number.cell: judge(number, one, ours, tune="none")}, ours).cells
+    assert (cell.ours, cell.word, cell.reduced) == (60.0, "reduced", "3 of 150 rounds")
+
+
+def test_a_bound_is_no_number_to_subtract():
+    number = Number("demo/table1", "", "s", "MAP", "accuracy", "3000", None, "lower bound: printed >3000s")
+    one = entry(numbers=(number,), scenes=("s",), methods=("MAP",))
+    ours = [result(setting="s", value=6000.0)]
+    (column,) = make_table(one, {number.cell: judge(number, one, ours, tune="none")}, ours).columns
+    assert column.fields["published"] == [">3000"]
+    assert "difference" not in column.fields
+
+
+def test_other_readings_are_rows_of_the_csv_file_too():
+    reading = Method("demo", "MAP one_stage", ("algo=map",), "all steps are uploaded", reading_of="MAP")
+    other = result(entry="demo/table1", method=reading.name, value=72.0)
+    (row,) = (row for row in csv_rows(table(other, readings=[reading])) if row["method"] == reading.name)
+    assert (row["value"], row["verdict"]) == (72.0, "below")
+
+
 def test_holes_are_seeds_that_were_asked_for_and_are_not_done():
     lacking = [command.partition("settings=")[2] for command in table().commands]
     assert lacking[:3] == [

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 from scipy import stats
 
 from fedexp.reproduce import tolerance as tolerances
 from fedexp.reproduce import verdict
+from fedexp.reproduce.measure import Measure
 from fedexp.reproduce.tolerance import CAP, tolerance
 from fedexp.reproduce.verdict import interval, judge, remarks
 from tests.unit.reproduce.fakes import entry, number, result, results
@@ -270,6 +272,55 @@ def test_a_mean_over_scenes_takes_the_best_setting_of_each():
     table = entry(scenes=("a", "b"), aggregates=(("avg", "*"),))
     ours = [result(value, setting=s, tuning=t) for s, t, value in [("a", "x", 60), ("a", "y", 50), ("b", "y", 80)]]
     assert judged(*ours, of=table, published=number(setting="avg"), tune="paper").values == (70.0,)
+
+
+GAIN = Measure("gain", "aggregation", "lead over FedAvg", percent=False)
+
+
+def gains_of(*names: str, rule: str = GAIN.rule, **fields):
+    """A table of accuracies, and of what they are above others."""
+    printed = [number(method=method, **fields) for method in names]
+    measures = (Measure("aggregation", "aggregation.accuracy", "last round"), replace(GAIN, rule=rule))
+    return entry(measures=measures, numbers=(*printed, number(metric="gain", **fields)), scenes=("a", "b"),
+        aggregates=(("avg", "*"),))  # fmt: skip
+
+
+def test_a_gain_is_that_of_the_numbers_that_are_shown():
+    table = gains_of("MAP", "FedAvg", setting="a")
+    ours = [
+        *(result(value, method=method, setting="a") for method, value in (("MAP", 60.0), ("FedAvg", 55.0))),
+        *(result(v, method=m, setting="a", tuning="x") for m, v in (("MAP", 76.5), ("FedAvg", 67.0))),
+        result(5.0, setting="a", metric="gain"),  # as it was worked out from untuned runs
+    ]
+    gain = number(metric="gain", setting="a")
+    assert judged(*ours, of=table, published=gain).values == (5.0,)
+    assert judged(*ours, of=table, published=gain, tune="paper").values == (9.5,)
+    assert judged(*ours[2:4], of=table, published=gain, tune="paper").values == (9.5,)
+
+
+def test_the_gain_of_a_mean_is_that_over_the_best_other_mean():
+    table = gains_of("MAP", "MOON", "FedAvg", rule="lead over the best other method", setting="avg")
+    accuracies = {"MAP": (80.0, 60.0), "MOON": (78.0, 40.0), "FedAvg": (60.0, 56.0)}  # each is the best other once
+    ours = [
+        result(v, method=m, setting=s) for m, values in accuracies.items() for s, v in zip("ab", values, strict=True)
+    ]
+    leads = [result(v, metric="gain", setting=s) for s, v in (("a", 2.0), ("b", 4.0))]
+    found = judged(*ours, *leads, of=table, published=number(metric="gain", setting="avg"))
+    assert found.values == (70.0 - 59.0,)  # and not 3, the mean of the leads
+
+
+def test_seconds_of_nothing_are_no_unit():
+    table = entry(numbers=(number(method="FedAvg", metric="seconds"), number(metric="seconds")))
+    ours = [result(0.0, method="FedAvg", metric="seconds"), result(5.0, metric="seconds")]
+    assert judged(*ours, of=table, published=number(metric="seconds")).why == "no run of FedAvg to compare with"
+
+
+@pytest.mark.parametrize(
+    ("printed", "note", "half"),
+    [("845000", "printed 845k", 500), ("27500", "printed 27.5k", 50), ("845", "", 0.5), ("7.25", "", 0.005)],
+)
+def test_a_number_is_rounded_where_it_was_printed(printed, note, half):
+    assert number(printed, note=note).rounding == half
 
 
 def test_the_foot_says_what_was_done():
