@@ -66,9 +66,8 @@ class Costs:
         return Cost(seconds, modelled=1) if factor is None else Cost(seconds * factor, scaled=1)
 
     def of_job(self, job: ReproJob) -> Cost:
-        """What is left of the run of a job."""
-        done = rounds_done(job.config)
-        left = 0 if done is None else job.config["rounds"] - done
+        """What is left of a job; all of it if its run is finished, but has to be made again for a probe."""
+        left = job.config["rounds"] - (rounds_done(job.config) or 0)
         if (measured := self._of_round(job.scene, job.method)) is not None:
             return Cost(measured * left, measured=1)
         whole = self.of_run(job.scene, job.method)

@@ -113,12 +113,13 @@ def _sample(cell: Cell, entry: Entry, results: Sequence[Result], *, tune: str) -
 def _computed(cell: Cell, measure: Measure, entry: Entry, results: Sequence[Result], *, tune: str) -> Sample | None:
     """What is worked out from other cells of its setting as they are shown: from tuned ones, from means over scenes.
 
-    None if one of them has no number: then what was worked out from runs counts.
+    None if one of them has no number, or one of runs that are reduced in something else: then what was worked out from
+    runs counts.
     """
     setting, method, _ = cell
     printed = {n.method for n in entry.numbers if (n.setting, n.metric) == (setting, measure.of)}
     samples = {name: _sample((setting, name, measure.of), entry, results, tune=tune) for name in printed}
-    if method not in samples or not all(one.values for one in samples.values()):
+    if method not in samples or any(not s.values or s.reduced != samples[method].reduced for s in samples.values()):
         return None
     values: dict[int, float] = {}
     for seed in sorted(set.intersection(*(set(one.values) for one in samples.values()))):

@@ -28,9 +28,7 @@ def commands(table: ReproTable) -> Iterator[str]:
 
 def commands_for_readings(table: ReproTable) -> Iterator[str]:
     """The commands that try other readings of methods whose numbers are below or above the paper's."""
-    tried = {(cell.setting, method.name) for method, cell in table.readings} | set(
-        product(_settings(table), table.asked)
-    )
+    tried = {(cell.setting, method.name) for method, cell in table.readings}
     wanted: dict[str, dict[str, tuple[int, ...]]] = {}
     for cell in (cell for cell in table.cells if cell.word in ("below", "above") and cell.results):
         for reading in (each for each in table.other_readings if each.reading_of == cell.method):

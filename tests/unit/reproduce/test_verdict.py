@@ -296,6 +296,8 @@ def test_a_gain_is_that_of_the_numbers_that_are_shown():
     assert judged(*ours, of=table, published=gain).values == (5.0,)
     assert judged(*ours, of=table, published=gain, tune="paper").values == (9.5,)
     assert judged(*ours[2:4], of=table, published=gain, tune="paper").values == (9.5,)
+    short = replace(ours[1], reduced="3 of 150 rounds", rounds=3)
+    assert judged(ours[0], short, of=table, published=gain).word == "missing"  # lengths are not mixed
 
 
 def test_the_gain_of_a_mean_is_that_over_the_best_other_mean():
