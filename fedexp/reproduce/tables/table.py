@@ -167,4 +167,5 @@ class ReproTable:
 def rounds_of(results: Iterable[Result]) -> str:
     """The rounds of finished runs, ``150 rounds`` or ``3 to 150 rounds``; empty if there are none."""
     rounds = sorted({result.rounds for result in results if result.status == "done"})
-    return f"{' to '.join(map(str, dict.fromkeys(rounds[:1] + rounds[-1:])))} rounds" if rounds else ""
+    ends = list(dict.fromkeys(rounds[:1] + rounds[-1:]))
+    return " to ".join([*map(str, ends[:-1]), count(ends[-1], "round")]) if ends else ""
