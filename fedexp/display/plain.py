@@ -10,6 +10,7 @@ from rich.console import Console
 
 from fedexp.core.record import Record
 from fedexp.display.progress import KINDS, Progress, nothing
+from fedexp.system.signals import defer_signals
 from fedexp.terminal.numbers import clock, count, percent
 
 
@@ -30,7 +31,8 @@ class PlainDisplay:
         self._progress = Progress(1, 0)
         self._written: tuple[int, float] | None = None  # round and time of the last line of a round
         self._last = now()  # time of the last line
-        self._ticking: threading.Event | None = None
+        self._ended = threading.Event()
+        self._ticker: threading.Thread | None = None
 
     def stage(self, text: str) -> None:
         """Writes what is being done."""
@@ -45,8 +47,10 @@ class PlainDisplay:
         self._written = None
         some = count(rounds, "round")
         self.note(f"{title}: " + (f"continues after round {done} of {rounds}" if done else some))
-        self._ticking = threading.Event()
-        threading.Thread(target=self._tick, args=(self._ticking,), daemon=True).start()
+        self._ended.clear()
+        with defer_signals():  # only a thread that runs can be waited for
+            self._ticker = threading.Thread(target=self._tick, daemon=True)
+            self._ticker.start()
 
     def cohort(self, round_: int, clients: int, samples: int) -> None:
         """Counts."""
@@ -82,14 +86,19 @@ class PlainDisplay:
         self.note(f"{where}: {progress.running:.1f} of {count(progress.size, 'client')} done{self._left()}")
 
     def stop(self) -> None:
-        """Writes nothing from now on."""
-        if self._ticking is not None:
-            self._ticking.set()
-            self._ticking = None
+        """Writes nothing from now on.
 
-    def _tick(self, ended: threading.Event) -> None:
+        The other thread must end first: as the last that knows the run's tensors it would free them while Python ends,
+        which aborts the process.
+        """
+        if self._ticker is not None:
+            self._ended.set()
+            self._ticker.join()
+            self._ticker = None
+
+    def _tick(self) -> None:
         """Looks now and then, also while a client takes long."""
-        while not ended.wait(1.0):
+        while not self._ended.wait(1.0):
             self.look()
 
     def _left(self) -> str:

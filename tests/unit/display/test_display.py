@@ -5,8 +5,10 @@ from __future__ import annotations
 import io
 import os
 import pty
+import signal
 import subprocess
 import sys
+import threading
 import time
 from typing import Any
 
@@ -102,6 +104,32 @@ def test_a_resumed_run_does_not_repeat_its_history() -> None:
     display.record(record(3))
     assert text(console)[0] == "title: continues after round 2 of 4"
     assert text(console)[1:] == ["round 3/4  aggregation 86.1 %  personalization 90.4 %  about 00:03 left"]
+
+
+def test_nothing_of_a_run_is_left_to_another_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would free the run's tensors while Python ends, which aborts the process."""
+    display, others = PlainDisplay(Console(file=io.StringIO())), threading.active_count()
+    monkeypatch.setattr(display, "look", lambda: time.sleep(0.2))
+    monkeypatch.setattr(display._ended, "wait", lambda _: display._ended.is_set())
+    display.start("title", 2, 0)
+    assert threading.active_count() == others + 1
+    display.stop()
+    assert threading.active_count() == others
+
+
+def test_a_signal_before_the_other_thread_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    start = threading.Thread.start
+
+    def interrupted(thread: threading.Thread) -> None:
+        signal.raise_signal(signal.SIGINT)
+        start(thread)
+
+    display, others = PlainDisplay(Console(file=io.StringIO())), threading.active_count()
+    monkeypatch.setattr(threading.Thread, "start", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        display.start("title", 2, 0)
+    display.stop()
+    assert threading.active_count() == others
 
 
 def test_plain_lines_in_a_long_round_and_after_the_last_one() -> None:
