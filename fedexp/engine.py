@@ -306,9 +306,9 @@ class Engine:
             self.checkpoint.save(self.progress)
 
     # ------------------------------------------------------------ what others ask for
-    @cached_property
+    @property
     def measurement(self) -> Measurement:
-        """The run as evaluation protocols see it."""
+        """The run as evaluation protocols see it; not kept, or an engine and its data set would outlast the run."""
         return Measurement(self)
 
     @cached_property

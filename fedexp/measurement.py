@@ -11,7 +11,6 @@ from fedexp.client.messages import ClientResult, Job
 from fedexp.core.algorithm import Algorithm
 from fedexp.core.record import Record
 from fedexp.core.state import Message
-from fedexp.evaluate.tester import Score
 from fedexp.execute.task import Measure, TaskResult, Visit
 from fedexp.server.aggregate import groups
 from fedexp.server.sampler import largest_first
@@ -45,7 +44,7 @@ class Measurement:
         rows = self._engine.latest.items()
         return {client: float(row[column]) for client, row in rows if row.get(column) not in (None, "")}
 
-    def test_clients(self, clients: Iterable[int], *, personal: bool = True) -> dict[int, Score]:
+    def test_clients(self, clients: Iterable[int], *, personal: bool = True) -> dict[int, ClientResult]:
         """Tests clients' personal models, or the models they receive; those without a test set are absent."""
         state = self._engine.progress.state
         dealt = groups(list(clients), self._engine.group or 1)
@@ -54,7 +53,7 @@ class Measurement:
             for i, some in enumerate(dealt)
         )
         answers = self._engine.executor.map(tasks, self.algorithm.broadcast(state))
-        return {r.client: r.after for r in self._results(answers) if r.after is not None}
+        return {r.client: r for r in self._results(answers) if r.after is not None}
 
     def train_once_more(self, clients: Sequence[int]) -> dict[int, ClientResult]:
         """What another round of these clients would measure, after the last one."""

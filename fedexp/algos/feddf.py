@@ -73,7 +73,7 @@ class EnsembleDistillation(Component):
         with torch.no_grad():
             logits = [server.forward(model, x)[1] for model in models]
             if self.teacher == "probabilities":
-                return torch.stack([F.softmax(z, 1) for z in logits]).mean(0).log()
+                return torch.stack([F.log_softmax(z, 1) for z in logits]).logsumexp(0)  # up to a constant
             return torch.stack(logits).mean(0)
 
     def _batches(self, server: ServerRound, n: int) -> list[Tensor]:

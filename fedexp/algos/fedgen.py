@@ -124,7 +124,7 @@ class FeatureGenerator(Component):
         if self.latent:
             with torch.no_grad():
                 z = step.classify(generate(tree, self._noise(step.y, rng), step.y))
-            terms["latent"] = self.latent * fade * distillation(step.z, z, temperature=1.0)
+            terms["latent"] = self.latent * fade * distillation(step.classify(step.h), z, temperature=1.0)
         return terms
 
     def _noise(self, y: Tensor, rng: torch.Generator) -> Tensor:

@@ -82,7 +82,10 @@ class ManifoldReshape(Component):
         """Both terms, as far as they are wanted and possible."""
         terms: dict[str, Tensor] = {}
         if self.intra:
-            terms["intra"] = self.intra * correlation(step.h, step.y, step.n_classes, form=self.form, eps=self.eps)
+            by_class = step.shares is None  # in loop=batched each client has classes of other sizes
+            terms["intra"] = self.intra * correlation(
+                step.h, step.y, step.n_classes, form=self.form, eps=self.eps, by_class=by_class
+            )
         if self.inter and step.once("known", lambda: bool(self._prototypes(step)[1].any())):
             terms["inter"] = self.inter * self._margin(step)
         return terms
@@ -107,10 +110,12 @@ class ManifoldReshape(Component):
         return means["value"], means["known"] > 0
 
 
-def correlation(z: Tensor, y: Tensor, n_classes: int, *, form: Literal["code", "paper"], eps: float) -> Tensor:
+def correlation(
+    z: Tensor, y: Tensor, n_classes: int, *, form: Literal["code", "paper"], eps: float, by_class: bool = True
+) -> Tensor:
     """How far the dimensions of each class's features are correlated; zero if no class has two samples.
 
-    ‖XᵀX‖ = ‖XXᵀ‖, so the cheaper of the two products is made.
+    ‖XᵀX‖ = ‖XXᵀ‖, so the cheaper of the two products is made. The first is made class by class, if ``by_class`` allows.
     """
     member = F.one_hot(y, n_classes).to(z)  # [n, C]
     n = member.sum(0)
@@ -121,7 +126,7 @@ def correlation(z: Tensor, y: Tensor, n_classes: int, *, form: Literal["code", "
     variance = member.T @ centred.square() / divisor  # [C, d]
     scale = (variance + eps).rsqrt()
     x = centred * scale.index_select(0, y)
-    gram = len(z) <= max(z.shape[1], GRAM)
+    gram = not by_class or len(z) <= max(z.shape[1], GRAM)
     squares = _gram_squares(x, y, member) if gram else _covariance_squares(x, y, n_classes)
     if form == "paper":
         return (squares / freedom.square() * enough).sum() / enough.sum().clamp(min=1)

@@ -20,8 +20,9 @@ class InheritedPrivateModel(Component):
     """Keeps a private model that inherits from every local training and teaches the next one.
 
     Li et al., FedPHP, ECML-PKDD 2021; MAP, sect. 4.2.2, eq. 10 to 13, and Alg. 1. While training:
-    (1 - weight) · CE + weight · L, where L transfers from the frozen private model q: ``kd`` τ² KL of logits softened
-    by ``temperature``, ``mmd`` the multi-kernel discrepancy of features. Afterwards q ← (1 - μ) w + μ q with
+    (1 - weight) · CE + weight · L, where L transfers from the frozen private model q: ``kd`` τ² KL of both networks'
+    logits, softened by ``temperature`` and without what acts in this phase only, such as a restricted softmax; ``mmd``
+    the multi-kernel discrepancy of features. Afterwards q ← (1 - μ) w + μ q with
     μ = momentum · z / max(int(Q T), 1), at most ``clip``, z being the number of the client's earlier selections. q is
     the personal model and never leaves the client.
 
@@ -89,7 +90,7 @@ class InheritedPrivateModel(Component):
             term = mmd(step.h, features)
         else:
             form = distillation if self.transfer == "kd" else one_sided_distillation
-            term = form(step.z, logits, self.temperature, step.shares)
+            term = form(step.classify(step.h), logits, self.temperature, step.shares)
         return self.weight * (term - step.ce)
 
     def finish(self, local: LocalRound) -> Out:

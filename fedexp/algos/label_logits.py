@@ -92,7 +92,7 @@ class LabelLogits(Component):
         targets, known = step.once("teacher", lambda: self._teacher(step))
         if not step.once("any", lambda: bool(known.any())):
             return None
-        terms = F.cross_entropy(step.z, targets[step.y], reduction="none")
+        terms = F.cross_entropy(step.classify(step.h), targets[step.y], reduction="none")
         return self.weight * step.mean(terms * known[step.y])
 
     def _teacher(self, step: Step) -> tuple[Tensor, Tensor]:

@@ -33,7 +33,7 @@ class MetaGradient(Component):
 
     Global: the model, sent and averaged. Personal: nothing is kept; before a client is tested it takes one step, or
     ``test_epochs``, of plain SGD at ``alpha`` on its training samples. The score without that step is recorded as
-    ``unadapted``. Nothing more than FedAvg's is sent.
+    ``unadapted``. Nothing more than FedAvg's is sent. A schedule scales the run's learning rate, and never ``alpha``.
 
     Deviations: the meta step has the run's momentum and weight decay, as all methods of a table do; the paper has
     neither. Along a direction with a curvature λ above 1 / alpha the first-order step leads uphill, whatever the
@@ -63,7 +63,8 @@ class MetaGradient(Component):
         if self.alpha == 0:
             return meta
         plain = {"lr": self.alpha, "momentum": 0.0, "weight_decay": 0.0}
-        return [*meta, Phase("adapt", start="previous", epochs=self.test_epochs or ONE_STEP, optim=plain, test=True)]
+        epochs = self.test_epochs or ONE_STEP
+        return [*meta, Phase("adapt", start="previous", epochs=epochs, optim=plain, scheduled=False, test=True)]
 
     def grads(self, grads: Tree, step: Step) -> Tree:
         """The gradient after a step, less the Hessian's share of it."""

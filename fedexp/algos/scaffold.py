@@ -22,8 +22,9 @@ class Scaffold(Component):
 
     Deviations: the local phase runs without momentum, as in the public code of MAP and FedRS, because the control's
     scale presumes it; with ``momentum: true`` the run's momentum stays and a is its closed form. Weight decay stays in
-    the gradient (that code drops it). The public code omits the factor m/K: ``full_step: true``. The difference is
-    applied to parameters only, never to running statistics.
+    the gradient (that code drops it). The public code omits the factor m/K: ``full_step: true``. It also clips g before
+    the controls are added; ``local.clip`` acts on the sum. The difference is applied to parameters only, never to
+    running statistics.
     """
 
     needs_sgd: ClassVar[bool] = True

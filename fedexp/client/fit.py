@@ -82,6 +82,7 @@ class Fitter:
         with seeded(self.algorithm.facts.seed, "fit", phase.name, job.round, job.client):
             self.loop.fit(module, batches)
         turn = module.turn
+        del module.turn  # what it holds, this fitter with its data set too, goes with the client
         if turn.taken != len(batches):
             raise RuntimeError(f"{len(batches)} steps were due, but the loop took {turn.taken}")
         return Fitted(phase, self._end(), turn.taken, turn.terms, turn.frame.remembered, turn.optimizer)
@@ -136,7 +137,7 @@ class Fitter:
     def settings(self, job: Job, phase: Phase) -> OptimizerFactory:
         """A phase's optimizer, with its learning rate in this round."""
         own = self.optimizer.settings(**phase.optim)
-        factor = self.local.lr_factor(job.round, self.algorithm.facts.rounds)
+        factor = self.local.lr_factor(job.round, self.algorithm.facts.rounds) if phase.scheduled else 1.0
         return own if factor == 1 else own.settings(lr=own.lr * factor)
 
 

@@ -28,6 +28,11 @@ class FastTrainer(lightning.Trainer):
     def _run_stage(self) -> None:
         self.fit_loop.run()
 
+    def forget_data(self) -> None:
+        """Lets go of what was fitted to, which would outlast the run: a Trainer is in reference cycles."""
+        self.fit_loop._data_source.instance = None
+        self.fit_loop._combined_loader = None
+
 
 class NoSignals:
     """In place of the object with which a Trainer handles signals."""

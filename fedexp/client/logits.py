@@ -20,6 +20,8 @@ class LogitPipeline:
         self._network_head, self._network_logits = (
             [(k, c) for k, c in acting if "*" in c.during] for acting in (self._head, self._logits)
         )
+        phases_own = len(self._head) + len(self._logits) - len(self._network_head) - len(self._network_logits)
+        self._is_networks = phases_own == 0
 
     def __call__(self, step: Step) -> Tensor:
         """Logits for the features of a step."""
@@ -33,7 +35,9 @@ class LogitPipeline:
         return z
 
     def of_network(self, h: Tensor, step: Step) -> Tensor:
-        """Logits of other features, or of other weights: what acts everywhere belongs to the network, and acts here."""
+        """Logits of any features and weights: what acts everywhere belongs to the network, and acts here."""
+        if self._is_networks and h is step.h and step.z is not h:
+            return step.z
         turn = step.frame.key
         other = copy.copy(step)
         other.h = h

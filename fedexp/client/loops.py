@@ -130,6 +130,7 @@ class TrainerLoop(LightningLoop):
         ctrl_c = signal.getsignal(signal.SIGINT)
         try:
             self._trainer.fit(module, train_dataloaders=batches)
+            self._trainer.forget_data()
         except BaseException as stop:
             device = self.device
             self._trainer = self._new_trainer()  # the old one may have been stopped anywhere
@@ -150,7 +151,7 @@ class TrainerLoop(LightningLoop):
             logger.log_metrics(terms, step=self._steps)
             logger.save()
 
-    def _new_trainer(self) -> lightning.Trainer:
+    def _new_trainer(self) -> FastTrainer:
         return FastTrainer(
             **self._where, max_epochs=0, callbacks=self._callbacks, logger=self._loggers or False,
             enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,

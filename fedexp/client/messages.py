@@ -23,13 +23,18 @@ class Local(LocalSettings):
     def steps(self, phase: Phase, per_epoch: int, share: float = 1.0) -> range:
         """The steps of a phase in the sequence of a client's batches, of which an epoch has ``per_epoch``."""
         epochs = self.epochs if phase.epochs is None else phase.epochs
-        total = max(int(share * epochs * per_epoch / phase.batches + 1e-9), 1)  # 1.15 · 100 is 115
-        begin = int(phase.begin * total)
-        return range(begin, max(int(phase.end * total), begin + 1))
+        total = max(_whole(share * epochs * per_epoch / phase.batches), 1)
+        begin = _whole(phase.begin * total)
+        return range(begin, max(_whole(phase.end * total), begin + 1))
 
     def lr_factor(self, round: int, rounds: int) -> float:  # noqa: A002
         """The factor on learning rates; what is trained after the last round has that of the last."""
         return self.schedule.factor(min(round, rounds - 1), rounds)
+
+
+def _whole(steps: float) -> int:
+    """Whole steps: 1.15 · 100 is 115, and not a little less."""
+    return int(steps + 1e-9)
 
 
 @dataclass(frozen=True)

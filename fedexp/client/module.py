@@ -171,14 +171,18 @@ class ClientModule(lightning.LightningModule):
     def _correct(self) -> None:
         trained = self.turn.trained
         grads = {n: p.grad for n, p in trained.items() if p.grad is not None}
-        for name, grad in self.correct(grads, self._gradient).items():
-            trained[name].grad = grad.to(trained[name].dtype)
+        edited = self.correct(grads, self._gradient)
+        for name, parameter in trained.items():
+            parameter.grad = _laid_out(edited[name].detach(), parameter) if name in edited else None
 
     def correct(self, grads: Tree, gradient: Callable[[Tree, Batch, Step], Tree] | None = None) -> Tree:
         """The gradients of a step as components edit them."""
         self.turn.frame.gradient = gradient
         for key, component in self._grads:
             grads = component.grads(grads, self.turn.step.for_component(key))
+            if not grads.keys() <= self._names:
+                unknown = ", ".join(sorted(grads.keys() - self._names))
+                raise PlanError(f"grads of component {key!r} returned {unknown}, which this phase does not train")
         self.turn.frame.gradient = None
         return grads
 
@@ -195,6 +199,13 @@ class ClientModule(lightning.LightningModule):
             load(self.net, saved)
             frame.key, frame.gradient = key, self._gradient
         return {n: g for n, g in zip(trained, grads, strict=True) if g is not None}
+
+
+def _laid_out(grad: Tensor, parameter: Tensor) -> Tensor:
+    """A gradient in its parameter's type and memory layout: fused optimizers pair numbers by where they are stored."""
+    if grad.dtype == parameter.dtype and grad.stride() == parameter.stride():
+        return grad
+    return torch.empty_like(parameter, requires_grad=False).copy_(grad)
 
 
 def _not_counted(_: str, __: Tensor) -> None:

@@ -149,7 +149,7 @@ class Worker:
     def _outcomes(self, jobs: Sequence[Job], work: ClientRound) -> Iterator[ClientResult | ClientError]:
         """What becomes of some clients' work: a result of each, or the error that it ended with."""
         if self._together is not None:
-            yield from self._together.run(jobs, work)
+            yield from self._together.run(jobs, work, self._answer)
             self.meter.set_done()
             return
         for number, job in enumerate(jobs):
@@ -168,7 +168,7 @@ class Worker:
             return None
         can = stackable(self.algorithm, self.net, self.data.train.x, self.fitter.optimizer)
         return Lockstep(
-            StackFitter(self.fitter, can.by_size), StackTester(self._tester), self._answer,
+            StackFitter(self.fitter, can.by_size), StackTester(self._tester),
             [p.name for p in self.algorithm.all_phases], can.one_by_one,
         )  # fmt: skip
 

@@ -43,6 +43,7 @@ class Phase:
     continues: bool = False
     fresh: bool = False
     optim: Mapping[str, Any] = field(default_factory=dict)  # replaces settings of the run's optimizer
+    scheduled: bool = True  # whether the run's schedule scales the learning rate
     uploads: bool = False  # exactly one phase of a plan: its end is what the server gets
     batches: int = 1  # in a step
     test: bool = False
@@ -210,8 +211,9 @@ class Component:
         """Edits the gradients after the backward pass and before clipping. Combined by chaining.
 
         What is returned is the optimizer's from then on: the first gradients become its momentum, in their place, so
-        return no tensor that is kept. ``step.weights`` are live: clone what must outlast the step. ``local.clip`` acts
-        on all that is added here, the pull of a proximal term included.
+        return no tensor that is kept. A weight whose gradient is left out is not moved. ``step.weights`` are live:
+        clone what must outlast the step. ``local.clip`` acts on all that is added here, the pull of a proximal term
+        included.
         """
         return grads
 

@@ -47,17 +47,19 @@ class FedGelaProtocol(EvaluationProtocol):
         latest, owned = run.latest("after"), run.latest("owned")
         new = [client for client in range(run.algorithm.facts.n_clients) if client not in latest]
         newcomers = run.test_clients(new, personal=False)
-        latest |= {c: s.accuracy for c, s in newcomers.items()}
-        owned |= {c: a for c, s in newcomers.items() if (a := s.owned_accuracy) is not None}
+        scores = {c: r.after for c, r in newcomers.items() if r.after is not None}
+        latest |= {c: s.accuracy for c, s in scores.items()}
+        owned |= {c: a for c, s in scores.items() if (a := s.owned_accuracy) is not None}
         return {**of_round, **spread([latest[c] for c in sorted(latest)], list(owned.values()))} if latest else {}
 
     def finetune_epochs_for(self, algorithm: Algorithm) -> float | None:
         """Only methods without personal models."""
         return None if algorithm.personalizes else self.finetune_epochs
 
-    def final_settings(self, clients: int) -> dict[str, float]:
+    def final_settings(self, clients: int, algorithm: Algorithm | None = None) -> dict[str, float | None]:
         """With the epochs of fine-tuning."""
-        return {**super().final_settings(clients), "finetune_epochs": self.finetune_epochs}
+        epochs = self.finetune_epochs if algorithm is None else self.finetune_epochs_for(algorithm)
+        return {**super().final_settings(clients), "finetune_epochs": epochs}
 
     def conclude(self, run: Federation) -> dict[str, dict[str, Any]]:
         """GA and PA of the paper's tables; absent where clients have no test sets to tell them by."""
@@ -65,8 +67,8 @@ class FedGelaProtocol(EvaluationProtocol):
         personal = [r["personalization"]["accuracy"] for r in run.records if "personalization" in r]
         if run.algorithm.global_view:
             out["aggregation"] = {"GA": max(r["aggregation"]["accuracy"] for r in run.records)}
-        elif personal:
-            out["aggregation"] = {"GA": _best_of_each(run)}
+        elif best := _best_of_each(run):
+            out["aggregation"] = {"GA": float(np.mean(best))}
         if personal:
             epochs = self.finetune_epochs_for(run.algorithm)
             pa = max(personal) if epochs is None else _finetuned(run, epochs)
@@ -80,9 +82,10 @@ def _finetuned(run: Federation, epochs: float) -> float | None:
     return float(np.mean(found)) if found else None
 
 
-def _best_of_each(run: Federation) -> float:
+def _best_of_each(run: Federation) -> list[float]:
+    """Of each client that was ever tested, the accuracy on the global test set in its best round."""
     best: dict[str, tuple[float, float]] = {}
     for row in (r for r in run.client_rows() if r["after"]):
         pair = (float(row["after"]), float(row["globally"]))
         best[row["client"]] = max(best.get(row["client"], (-1.0, 0.0)), pair, key=lambda p: p[0])
-    return float(np.mean([globally for _, globally in best.values()]))
+    return [globally for _, globally in best.values()]

@@ -15,7 +15,10 @@ from fedexp.evaluate.protocol import EvaluationProtocol, Federation
 
 @dataclass(frozen=True, kw_only=True)
 class FedRemaProtocol(EvaluationProtocol):
-    """FedReMa, sect. 5: personal models as the server sends them, after aggregation and before the next training."""
+    """FedReMa, sect. 5: personal models as the server sends them, after aggregation and before the next training.
+
+    Accuracies are averaged over clients, and not over samples; in the paper's scenes clients have equally many.
+    """
 
     window: Count = 5
     all_clients: bool | Count = False
@@ -29,5 +32,6 @@ class FedRemaProtocol(EvaluationProtocol):
     def personal(self, run: Federation, results: Mapping[int, ClientResult]) -> dict[str, Any]:
         """Tests the clients that took part in the round again, with the new state."""
         there = {c: r for c, r in results.items() if r.error is None}
-        scores = run.test_clients(there)
-        return personalization(replace(r, after=scores.get(c)) for c, r in there.items())
+        tested = run.test_clients(there)
+        pairs = ((r, tested.get(client, ClientResult(client))) for client, r in there.items())
+        return personalization(replace(r, after=now.after, unadapted=now.unadapted) for r, now in pairs)

@@ -14,7 +14,6 @@ from fedexp.core.record import Record
 from fedexp.core.seeding import numpy_rng
 from fedexp.core.views import Facts
 from fedexp.evaluate.metrics import mean_of_each, personalization
-from fedexp.evaluate.tester import Score
 
 
 class Federation(Protocol):
@@ -38,7 +37,7 @@ class Federation(Protocol):
         """The last number that each client has in a column of clients.csv; clients without one are absent."""
         ...
 
-    def test_clients(self, clients: Iterable[int], *, personal: bool = True) -> dict[int, Score]:
+    def test_clients(self, clients: Iterable[int], *, personal: bool = True) -> dict[int, ClientResult]:
         """Tests clients' personal models, or the models they receive; those without a test set are absent.
 
         They do not train, except in the method's test phases.
@@ -114,8 +113,11 @@ class EvaluationProtocol(ABC):
         """The epochs for which all clients fine-tune the server's model after the last round; None if they do not."""
         return None
 
-    def final_settings(self, clients: int) -> dict[str, float]:
-        """What is to be measured after the last round. A finished run with other values may need another pass."""
+    def final_settings(self, clients: int, algorithm: Algorithm | None = None) -> dict[str, float | None]:  # noqa: ARG002
+        """What is to be measured after the last round. A finished run with other values may need another pass.
+
+        None is for what the algorithm, if it is known, has no need of.
+        """
         return {"window": self.window, "all_clients": self.count_final(clients)}
 
     def conclude(self, run: Federation) -> dict[str, dict[str, Any]]:

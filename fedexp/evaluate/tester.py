@@ -40,6 +40,8 @@ class BatchSpans:
 
     def __call__(self, parts: int) -> list[tuple[int, int]]:
         """As many stretches as asked for, as equal as can be; fewer if there are not so many batches."""
+        if not self.samples:
+            return []
         edges = [*range(0, self.samples, self.batch), self.samples]
         parts = min(parts, len(edges) - 1)
         cuts = [(len(edges) - 1) * i // parts for i in range(parts + 1)]

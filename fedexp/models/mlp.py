@@ -36,6 +36,6 @@ def mlpnet(
     layers: list[nn.Module] = [nn.Flatten()]
     for before, after in pairwise(widths):
         layers += [nn.Linear(before, after), nn.ReLU()]
-    if not final_relu:
+    if hidden and not final_relu:
         layers.pop()
     return SplitModel(nn.Sequential(*layers), nn.Linear(widths[-1], n_classes, bias=bias), widths[-1])

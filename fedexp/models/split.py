@@ -116,7 +116,7 @@ def flat_size(body: nn.Module, shape: tuple[int, ...], *, name: str) -> int:
 def image_channels(shape: tuple[int, ...], *, name: str) -> int:
     """Returns the number of channels of an image shape, or refuses what is not an image."""
     if len(shape) != 3:
-        raise ConfigError(f"model={name} reads images (channels, height, width), but a sample has the shape {shape}.")
+        raise ConfigError(f"{name} reads images (channels, height, width), but a sample has the shape {shape}.")
     return shape[0]
 
 

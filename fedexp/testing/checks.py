@@ -149,8 +149,9 @@ def bytes_are_as_declared(components: Components, net: Net = tiny_net) -> None:
 def newcomers_can_be_tested(components: Components, net: Net = tiny_net) -> None:
     """Clients that never took part have a personal model too."""
     engine = trial_after(components, rounds=1, fraction=0.2, net=net)
-    scores = engine.measurement.test_clients(range(CLIENTS))
-    demand(len(scores) == CLIENTS and all(s.n > 0 for s in scores.values()), "a client could not be tested")
+    tested = engine.measurement.test_clients(range(CLIENTS))
+    scores = [result.after for result in tested.values()]
+    demand(len(scores) == CLIENTS and all(s and s.n > 0 for s in scores), "a client could not be tested")
 
 
 def released_model_is_whole(components: Components, net: Net = tiny_net) -> None:

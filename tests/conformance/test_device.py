@@ -16,7 +16,7 @@ from fedexp.config.hydra_loader import choices_of
 from fedexp.config.make import make
 from fedexp.execute import base
 from fedexp.models.split import SplitModel
-from fedexp.testing import CLASSES, SIDE, play
+from fedexp.testing import CLASSES, CLIENTS, SIDE, play
 from fedexp.testing.agreement import demand_equal
 from fedexp.testing.pretend_device import DEVICE, PretendDevice
 
@@ -66,11 +66,14 @@ def test_every_probe_respects_the_device(name):
     demand_equal(play(components, norm=True, rounds=2, net=lambda norm: copy.deepcopy(net)), engine, "a device")
 
 
-def test_data_that_do_not_fit_are_moved_batch_by_batch(monkeypatch):
-    resident, moves = on_device({}, rounds=1)
+@pytest.mark.parametrize("loop", [FabricLoop, BatchedLoop])
+def test_data_that_do_not_fit_are_moved_batch_by_batch(monkeypatch, loop):
+    options = {"rounds": 1, "loop": loop, "group": CLIENTS if loop is BatchedLoop else None}
+    resident, moves = on_device({}, **options)
     monkeypatch.setattr(base, "free_memory", lambda _: 0)
-    streamed, device = on_device({}, rounds=1)
+    streamed, device = on_device({}, **options)
     demand_equal(resident, streamed, "streaming")
+    assert loop is FabricLoop or not streamed.executor._worker._together.unstacked
     assert len(device.waits_in("step")) == 0
     assert len(device.waits_in("phase")) == len(moves.waits_in("phase"))
     assert device.moves["there"] > moves.moves["there"]

@@ -12,6 +12,7 @@ from typing import ClassVar
 import pytest
 import torch
 
+from fedexp.algos import fedmr
 from fedexp.algos.ditto import Ditto
 from fedexp.algos.fedmr import ManifoldReshape
 from fedexp.algos.fedrs import RestrictedSoftmax
@@ -71,6 +72,16 @@ def biased_net(*, norm: bool = False):
 
 def test_batch_norm_is_that_of_each_client(components):
     demand_close(*both(components, net=biased_net, norm=True), "loop=batched")
+
+
+def test_fedmr_with_batches_that_are_taken_apart_by_class_one_by_one(monkeypatch):
+    made = []
+    by_class = fedmr._covariance_squares
+    monkeypatch.setattr(fedmr, "GRAM", 0)
+    monkeypatch.setattr(fedmr, "_covariance_squares", lambda *given: made.append(len(given[0])) or by_class(*given))
+    one, many = both(SEVERAL["fedmr"], batch_size=100)
+    assert min(made) > 8  # features
+    demand_close(one, many, "loop=batched")
 
 
 @pytest.mark.parametrize(
@@ -145,9 +156,9 @@ def test_clients_are_stacked_as_the_group_says(monkeypatch):
     monkeypatch.setattr(Worker, "train", lambda self, jobs: seen.append(len(jobs)) or fit(self, jobs))
     engine = play({}, rounds=1, **TWOS)
     assert sorted(seen) == [1, 2, 2]
-    scores = engine.measurement.test_clients(range(CLIENTS))
+    tested = engine.measurement.test_clients(range(CLIENTS))
     again = engine.measurement.train_once_more(range(CLIENTS))
-    assert sorted(scores) == sorted(again) == list(range(CLIENTS))
+    assert sorted(tested) == sorted(again) == list(range(CLIENTS))
     assert not any(result.error for result in again.values())
 
 

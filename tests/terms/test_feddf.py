@@ -32,6 +32,19 @@ def taught(models, x, teacher):
     return F.softmax(z.mean(0), 1) if teacher == "logits" else F.softmax(z, 2).mean(0)
 
 
+def test_probabilities_of_teachers_that_are_sure_have_a_finite_loss():
+    """All of them round the probability of a class to zero, of which there is no logarithm."""
+    df = {"df": EnsembleDistillation(steps=3, teacher="probabilities")}
+    with opened(df, fraction=1.0) as engine:
+        sent = {c: work(engine, c).uplink["model"] for c in (0, 1)}
+        sure = {
+            c: {"model": {n: 60 * w if n == "classifier.weight" else w for n, w in m.items()}} for c, m in sent.items()
+        }
+        assert not taught([m["model"] for m in sure.values()], tiny_public().x, "probabilities").all()
+        after = advanced(df, sure, engine=engine)
+    assert np.isfinite(after.numbers["df.loss"]).all()
+
+
 @pytest.mark.parametrize("teacher", ["logits", "probabilities"])
 def test_the_servers_step_written_out(teacher):
     """KL(p ‖ q) = Σ p (log p - log q), Adam by hand with a cosine, in training mode."""

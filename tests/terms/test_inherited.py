@@ -8,13 +8,15 @@ import numpy as np
 import pytest
 import torch
 
+from fedexp.algos.fedlc import LogitCalibration
+from fedexp.algos.fedrod import TwoHeads
 from fedexp.algos.fedrs import RestrictedSoftmax
 from fedexp.algos.inherited import InheritedPrivateModel
 from fedexp.algos.scaffold import Scaffold
 from fedexp.client.optim import Sgd
 from fedexp.core.state import digest
-from fedexp.testing import play
-from tests.helpers import Recorder, array, opened, played, round_of, work
+from fedexp.testing import CLIENTS, play
+from tests.helpers import Recorder, array, jobs_of, opened, played, round_of, work, worker_of
 
 RS = RestrictedSoftmax(alpha=0.9)
 PHP = InheritedPrivateModel(during=("local",))
@@ -128,6 +130,24 @@ def test_the_term_is_a_correction_of_the_cross_entropy():
     p, q = (np.exp(v / 4) / np.exp(v / 4).sum(1, keepdims=True) for v in (z, g))
     kd = 16 * (q * np.log(q / p)).sum(1).mean()
     assert result.terms["local/hpm"] == pytest.approx(0.3 * (kd - ce), rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    "other", [RestrictedSoftmax(alpha=0.5), LogitCalibration(), TwoHeads()], ids=lambda c: type(c).__name__
+)
+@pytest.mark.parametrize("transfer", ["kd", "mmd"])
+def test_a_private_model_that_agrees_teaches_nothing(other, transfer):
+    """Eq. 11 compares both networks' logits, which a restricted softmax is no part of: with weight 1 nothing moves."""
+    parts = {"other": other, "hpm": replace(PHP, weight=1.0, transfer=transfer)}
+    with opened(parts, fraction=1.0, epochs=0.01, optimizer=Sgd(lr=1.0)) as engine:
+        initial = engine.algorithm.facts.initial
+        for client in range(CLIENTS):
+            (job,) = jobs_of(engine, [client])
+            private = {**job.private, "hpm.model": initial, "hpm.seen": {"value": torch.tensor(1.0)}}
+            result = worker_of(engine).work(replace(job, private=private))
+            assert result.terms["local/ce"] + result.terms["local/hpm"] == pytest.approx(0, abs=1e-6)
+            for name, w in result.uplink["model"].items():
+                np.testing.assert_allclose(array(w), array(initial[name]), atol=1e-5)
 
 
 def test_view_is_the_private_model_once_there_is_one():

@@ -14,6 +14,7 @@ from fedexp.algos.perfedavg import MetaGradient
 from fedexp.algos.scaffold import Scaffold
 from fedexp.client.network import load, tensors
 from fedexp.client.optim import Sgd
+from fedexp.client.schedules import ConstantRate, ExponentialDecay
 from fedexp.core.component import Component
 from fedexp.core.state import digest
 from fedexp.errors import PlanError
@@ -155,3 +156,17 @@ class Decay(Component):
 
     def grads(self, grads, step):
         return {n: g + 0.01 * step.weights[n].detach() for n, g in grads.items()}
+
+
+@pytest.mark.parametrize("schedule", [ConstantRate(), ExponentialDecay(gamma=0.1)], ids=lambda s: type(s).__name__)
+def test_no_schedule_scales_the_step_before_a_test(schedule):
+    meta = {"meta": MetaGradient(alpha=0.5)}
+    with opened(meta, fraction=1.0, batch_size=100, rounds=5, schedule=schedule) as engine:
+        state = [round_of(engine) for _ in range(2)][-1]
+        (job,) = jobs_of(engine, [1])
+        worker = worker_of(engine)
+        tested, own, train = worker.test_client(job), worker.data.own_test(1), worker.data.own_train(1)
+    model = {n: w.double() for n, w in state.model.items()}
+    adapted = stepped(model, gradient(model, (train.x, train.y)), 0.5)
+    expected = loss_at(adapted, (own.x.double(), own.y)).item() * len(own)
+    assert tested.after.loss == pytest.approx(expected, rel=1e-4)

@@ -15,6 +15,7 @@ from fedexp.client.messages import ClientResult, Job
 from fedexp.errors import ClientError, PlanError
 
 Outcome = ClientResult | ClientError
+Answer = Callable[[Ask], Any]
 
 
 @dataclass
@@ -46,25 +47,23 @@ class Lockstep:
     Attributes:
         fitter: Fits phases of many clients.
         tester: Tests models of many clients.
-        one: Answers one client.
         phases: In the order of a round.
         unstacked: Phases that are fitted one by one, with the reason.
     """
 
     fitter: StackFitter
     tester: StackTester
-    one: Callable[[Ask], Any]
     phases: Sequence[str]
     unstacked: Mapping[str, str] = field(default_factory=dict)
 
-    def run(self, jobs: Sequence[Job], work: ClientRound) -> list[Outcome]:
-        """What becomes of the clients, in the order of their jobs."""
+    def run(self, jobs: Sequence[Job], work: ClientRound, one: Answer) -> list[Outcome]:
+        """What becomes of the clients, in the order of their jobs; ``one`` answers a client alone."""
         spent = [Spent() for _ in jobs]
         clients = [_Client(job, work(job, own), own) for job, own in zip(jobs, spent, strict=True)]
         for client in clients:
             client.go_on(None)
         while waiting := self._next([client for client in clients if client.ask is not None]):
-            for client, answer in zip(waiting, self._answers(waiting), strict=True):
+            for client, answer in zip(waiting, self._answers(waiting, one), strict=True):
                 client.go_on(answer)
         return [client.outcome for client in clients if client.outcome is not None]
 
@@ -76,18 +75,18 @@ class Lockstep:
         earliest = min(names, key=self.phases.index, default=None)
         return [c for c, name in zip(asking, names, strict=True) if name == earliest]
 
-    def _answers(self, clients: Sequence[_Client]) -> list[Any]:
+    def _answers(self, clients: Sequence[_Client], one: Answer) -> list[Any]:
         asks = [c.ask for c in clients if c.ask is not None]
         first = asks[0]
         if isinstance(first, Fit) and first.phase.name in self.unstacked:
-            return [answered(ask, self.one, c.spent) for c, ask in zip(clients, asks, strict=True)]
+            return [answered(ask, one, c.spent) for c, ask in zip(clients, asks, strict=True)]
         clock = time.perf_counter()
-        answers = self._together(asks)
+        answers = self._together(asks, one)
         for client, ask in zip(clients, asks, strict=True):
             client.spent.add(ask, (time.perf_counter() - clock) / len(asks))
         return answers
 
-    def _together(self, asks: Sequence[Ask]) -> list[Any]:
+    def _together(self, asks: Sequence[Ask], one: Answer) -> list[Any]:
         """The answers to all. If something fails for all at once, each client is tried alone to find whose fault it is.
 
         Raises:
@@ -97,7 +96,7 @@ class Lockstep:
         try:
             return self.fitter.fit(fits) if fits else self.tester.score(tests)
         except Exception as error:
-            alone = [answered(_from_here(ask), self.one, Spent()) for ask in asks]
+            alone = [answered(_from_here(ask), one, Spent()) for ask in asks]
             sound = [ask for ask, answer in zip(asks, alone, strict=True) if not isinstance(answer, Exception)]
             if len(sound) == len(asks):
                 where = f"phase {fits[0].phase.name!r}" if fits else "a test"
@@ -105,7 +104,7 @@ class Lockstep:
                     f"loop=batched: {where} cannot be done for many clients at once ({_first_line(error)}). Use "
                     "loop=fabric, or let the component's class say why with `unbatched`."
                 ) from error
-            rest = iter(self._together(sound) if sound else [])
+            rest = iter(self._together(sound, one) if sound else [])
             return [answer if isinstance(answer, Exception) else next(rest) for answer in alone]
 
 

@@ -73,9 +73,11 @@ def _mixing(algorithm: Algorithm, phase: Phase) -> str | None:
 def _trial(net: SplitModel, x: Tensor) -> tuple[str | None, str | None]:
     """Why a network cannot be stacked, and why its batches cannot be filled up, if so."""
     probe = copy.deepcopy(net).train()
-    pair, four = x[:2], torch.cat([x[:2], x[:1], x[:1]])
-    names = list(tensors(probe))
-    trees = [{n: t.detach().clone() for n, t in tensors(probe).items()} for _ in range(2)]
+    weights = tensors(probe)
+    names = list(weights)
+    trees = [{n: t.detach().clone() for n, t in weights.items()} for _ in range(2)]
+    pair = x[:2].to(weights[names[0]].device)  # a data set too large for the device stays on the host
+    four = torch.cat([pair, pair[:1], pair[:1]])
 
     def answer(*given: Tensor) -> Tensor:
         put(probe, dict(zip(names, given, strict=True)))

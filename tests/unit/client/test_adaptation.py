@@ -146,11 +146,11 @@ def test_a_model_is_tuned_once_for_both_test_sets(monkeypatch):
 def test_newcomers_and_clients_after_the_last_round_are_tuned_too(monkeypatch):
     seen = fits(monkeypatch)
     engine = trial_after({"babu": FineTune()}, rounds=0)
-    scores = engine.measurement.test_clients([0, 2])
+    results = engine.measurement.test_clients([0, 2])
     assert seen == [(0, "tune"), (2, "tune")]
     (job,) = jobs_of(engine, [2])
     tested = worker_of(engine).test_client(job)
-    assert tested.after == scores[2]
+    assert (tested.after, tested.unadapted) == (results[2].after, results[2].unadapted)
     assert tested.unadapted != tested.after
     seen.clear()
     results = engine.measurement.train_once_more([1])

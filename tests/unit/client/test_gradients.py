@@ -7,16 +7,20 @@ from dataclasses import dataclass, field, replace
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
 
 from fedexp.algos.fedrs import RestrictedSoftmax
 from fedexp.algos.scaffold import Scaffold
+from fedexp.client.batched.loop import BatchedLoop
 from fedexp.client.loops import FabricLoop, TrainerLoop
 from fedexp.client.network import load, tensors
-from fedexp.client.optim import Sgd
+from fedexp.client.optim import Sgd, TorchOptimizer
 from fedexp.core.component import Component, Phase
+from fedexp.core.seeding import seeded
 from fedexp.core.state import Out, Slot, number, received, snapshot
-from fedexp.errors import ClientError
-from fedexp.testing import play, tiny_net
+from fedexp.errors import ClientError, PlanError
+from fedexp.models.split import SplitModel
+from fedexp.testing import CLIENTS, play, tiny_net
 from tests.helpers import batches_of, jobs_of, opened, work
 from tests.miniatures import MetaGradient, MoreauEnvelope
 
@@ -159,6 +163,65 @@ def test_scaffold_corrects_the_gradient_that_is_returned():
     assert engine.records[-1]["aggregation"]["accuracy"] > 0.5
 
 
+# ---------------------------------------------------------------- what is handed back
+@dataclass(frozen=True, kw_only=True)
+class Rebuilt(Component):
+    """Hands back the same gradients, stored otherwise."""
+
+    rows_first: bool = True
+
+    def grads(self, grads, step):
+        if self.rows_first:
+            return {n: g.flatten().view(g.shape) for n, g in grads.items()}
+        return {n: g.transpose(0, -1).contiguous().transpose(0, -1) for n, g in grads.items()}
+
+
+def convolutional(*, norm=False):
+    with seeded(0, "convolutional"):
+        layers = [nn.Conv2d(1, 3, 3, padding=1), nn.ReLU(), nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten()]
+        return SplitModel(nn.Sequential(*layers), nn.Linear(16, 4), 16)
+
+
+@pytest.mark.parametrize(
+    "optimizer", [Sgd(lr=0.1), TorchOptimizer(torch.optim.Adam, {"lr": 0.01, "fused": True})], ids=str
+)
+@pytest.mark.parametrize("net", [tiny_net, convolutional])
+@pytest.mark.parametrize("rows_first", [True, False])
+def test_a_gradient_may_be_stored_in_any_order(optimizer, net, rows_first):
+    plain, rebuilt = (play(c, net=net, optimizer=optimizer) for c in ({}, {"c": Rebuilt(rows_first=rows_first)}))
+    assert plain.digests() == rebuilt.digests()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassifierOnly(Component):
+    def grads(self, grads, step):
+        return {n: g for n, g in grads.items() if n.startswith("classifier")}
+
+
+@pytest.mark.parametrize("loop", [FabricLoop, BatchedLoop])
+def test_a_weight_whose_gradient_is_left_out_is_not_moved(loop):
+    optimizer = Sgd(lr=0.1, momentum=0.9, weight_decay=0.0)
+    engine = play(
+        {"c": ClassifierOnly()}, loop=loop, optimizer=optimizer, group=CLIENTS if loop is BatchedLoop else None
+    )
+    start, model = engine.algorithm.facts.initial, engine.progress.state.model
+    moved = {n for n in model if not torch.allclose(model[n], start[n], atol=1e-6)}
+    assert moved == {"classifier.weight"}
+
+
+@pytest.mark.parametrize("loop", [FabricLoop, BatchedLoop])
+def test_a_gradient_of_what_is_not_trained_is_refused(loop):
+    class Misspelt(Component):
+        def grads(self, grads, step):
+            return {**grads, "classifiers.weight": grads["classifier.weight"]}
+
+    with pytest.raises(
+        (ClientError, PlanError), match=r"'c' returned classifiers\.weight, which this phase does not train"
+    ):
+        play({"c": Misspelt()}, loop=loop, group=CLIENTS if loop is BatchedLoop else None)
+
+
+# ---------------------------------------------------------------- who may ask
 @dataclass(frozen=True, kw_only=True)
 class AsksTooEarly(Component):
     def loss(self, step):

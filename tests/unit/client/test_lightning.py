@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from unittest.mock import patch
 
 import lightning
@@ -72,6 +74,21 @@ def test_everything_in_our_signals_is_in_lightnings():
     assert ours == {"received_sigterm", "register_signal_handlers", "teardown"}
     theirs = set(dir(trainer(lightning.Trainer)._signal_connector))
     assert ours <= theirs, READ % f"signals have no {ours - theirs}"
+
+
+def test_a_trainer_forgets_what_it_was_fitted_to():
+    class Data(list):
+        pass
+
+    ours, data = trainer(lightning_private.FastTrainer), Data([torch.zeros(1)])
+    kept = weakref.ref(data)
+    ours.fit(Tiny(), train_dataloaders=data)
+    del data
+    gc.collect()
+    assert kept() is not None, "Lightning lets go of its own accord: forget_data can go"
+    ours.forget_data()
+    gc.collect()
+    assert kept() is None, READ % "a Trainer keeps its data elsewhere"
 
 
 @pytest.mark.parametrize("name", ["register_signal_handlers", "teardown"])

@@ -286,3 +286,10 @@ def test_nothing_is_left_on_disk(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     fit(worker_of(TrainerLoop()), Phase("local", uploads=True))
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("end", "steps"), [(0.29, 29), (0.57, 57), (0.5, 50), (0.295, 29), (0.001, 1)])
+def test_a_part_of_a_phase_is_as_long_as_an_epoch_of_that_length(end, steps):
+    local = Local(epochs=1, batch_size=4)
+    assert local.steps(Phase("local", end=end), 100) == range(steps)
+    assert local.steps(Phase("rest", begin=end, end=1.0), 100).start == (steps if end > 0.01 else 0)

@@ -137,6 +137,14 @@ def test_fedrema_counts_models_after_aggregation(played):
     assert trained != pytest.approx(expected)  # else the two protocols could not be told apart here
 
 
+def test_fedrema_adapts_what_the_server_sends(played):
+    """A step that is too short to matter: with and without it, the model is the same."""
+    overrides = ("partition.max_classes=3", "local.epochs=4", "rounds=3", "evaluate=fedrema")
+    engine, _ = played("algo=perfedavg", "algo.meta.alpha=1.0e-9", *overrides)
+    for record in engine.records:
+        assert record["personalization"]["unadapted"] == pytest.approx(record["personalization"]["accuracy"])
+
+
 def test_fedrema_counts_the_classifier_in_the_mailbox(played):
     engine, experiment = played("algo=fedrema", "rounds=2", "evaluate=fedrema", "cohort.fraction=0.7")
     state = engine.progress.state
@@ -236,6 +244,13 @@ def test_fedgela_without_clients_tests(played, algo):
     got = engine.protocol.conclude(engine.measurement)
     assert "personalization" not in got
     assert ("aggregation" in got) == (algo != "fedrema")
+
+
+def test_fedgela_where_no_client_of_a_round_could_be_tested(played):
+    """Those that have not taken part are tested, with the model that they begin with."""
+    engine, _ = played("algo=fedper", *GELA, "rounds=1", "optim.lr=1.0e+30", "faults=skip")
+    assert "personalization" in engine.records[-1]
+    assert "aggregation" not in engine.protocol.conclude(engine.measurement)
 
 
 def test_a_round_without_clients_tests_has_no_personal_block(played):

@@ -157,7 +157,7 @@ def test_images_that_shrink_to_nothing_are_refused(network, shape):
 
 
 def test_what_is_not_an_image_is_refused():
-    with pytest.raises(ConfigError, match=r"model=cnn reads images .* the shape \(64,\)"):
+    with pytest.raises(ConfigError, match=r"cnn reads images .* the shape \(64,\)"):
         cnn((64,), 10)
 
 
@@ -185,6 +185,12 @@ def test_stages_must_agree():
 
     with pytest.raises(ConfigError, match=r"model.convs=\[1, 1\] and model.widths=\[8, 16, 32\] differ in length"):
         vgg(COLOUR32, 10, convs=(1, 1), widths=(8, 16, 32))
+
+
+def test_a_perceptron_without_hidden_layers_is_linear_with_and_without_a_last_relu():
+    for final_relu in (True, False):
+        net = mlpnet((1, 8, 8), 10, hidden=(), final_relu=final_relu)
+        assert net(torch.ones(2, 1, 8, 8)).shape == (2, 10)
 
 
 def test_mlpnet_without_its_last_relu_has_features_of_both_signs():

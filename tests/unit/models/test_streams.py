@@ -100,7 +100,7 @@ def test_what_is_not_a_stream_is_refused(shape):
 
 # ---------------------------------------------------------------- handwriting
 def test_fecnn_is_refused_what_is_no_image_or_too_small():
-    with pytest.raises(ConfigError, match="model=fecnn reads images"):
+    with pytest.raises(ConfigError, match="fecnn reads images"):
         fecnn((784,), 62)
     with pytest.raises(ConfigError, match=r"model=fecnn shrinks images of 1×3×3 .*data.size=28"):
         fecnn((1, 3, 3), 62)
