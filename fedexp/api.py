@@ -15,20 +15,21 @@ from rich.console import Console
 from fedexp import __version__
 from fedexp.config.arguments import sources
 from fedexp.config.compose import Config, checked, composed, federation, literal, title
-from fedexp.config.identity import run_id, run_path
+from fedexp.config.identity import of_missing_classes, run_id, run_path
 from fedexp.config.make import make
 from fedexp.core.record import Record
 from fedexp.display import Display, choose, summary
 from fedexp.errors import CheckpointError, ConfigError
 from fedexp.runs import observations
 from fedexp.runs.directory import RunDir
-from fedexp.runs.names import CHECKPOINT, CONFIG, PLAN
+from fedexp.runs.names import CHECKPOINT, CONFIG, PLAN, RESULT
 from fedexp.system import signals
 from fedexp.system.versions import commit
 from fedexp.terminal.numbers import count
 
 if TYPE_CHECKING:
     from fedexp.build import Experiment
+    from fedexp.core.algorithm import Algorithm
     from fedexp.engine import Engine
     from fedexp.evaluate.protocol import EvaluationProtocol
 
@@ -112,17 +113,19 @@ def _finished(config: Config, rundir: RunDir, console: Console) -> Result | None
 
 def _not_measured(asked: Mapping[str, Any], done: Mapping[str, Any]) -> list[str]:
     """What is asked for after the last round, and was not done. More clients than are asked for will do."""
-    other = [key for key in asked if key not in ("window", "all_clients") and asked[key] != done.get(key)]
+    other = [
+        key for key in asked if key not in ("window", "all_clients") and done.get(key, 0) not in (None, asked[key])
+    ]
     return (["all_clients"] if asked["all_clients"] > done["all_clients"] else []) + other
 
 
 def _measured_otherwise(config: Config, rundir: RunDir) -> str | None:
-    """A note if missing classes were not measured on as many samples as are asked for."""
-    blocks = (config["evaluate"], (rundir.config() or {}).get("evaluate", {}))
-    asked, done = (literal(block.get("missing")) for block in blocks)
-    if asked == done or any("missing" not in block for block in blocks):  # of an earlier version, or the default
+    """A note if missing classes were not measured in the way that is asked for."""
+    asked, done = (of_missing_classes(c) for c in (config, rundir.config() or {}))
+    if not asked or not done or asked == done:
         return None
-    return f"note: its rounds were measured with evaluate.missing={done}, not {asked}."
+    was, now = (", ".join(f"evaluate.{key}={literal(of[key])}" for key in of) for of in (done, asked))
+    return f"note: rounds so far were measured with {was}, not with {now}."
 
 
 def with_window(evaluate: Mapping[str, Any], rundir: RunDir, result: dict[str, Any]) -> dict[str, Any]:
@@ -169,6 +172,8 @@ def _run_locked(experiment: Experiment, rundir: RunDir, display: Display, consol
             rundir.clear()
         for note in experiment.plan.content["notes"]:
             display.note(note)
+        if (rundir.path / CHECKPOINT).exists() and (note := _measured_otherwise(config, rundir)):
+            display.note(note)
         if rundir.result() is None:  # else the result on file vouches for them
             _write_settings(experiment, rundir)
         if not (config["force"] or (rundir.path / CHECKPOINT).exists()):
@@ -204,9 +209,12 @@ def _begin_with_finished(experiment: Experiment, rundir: RunDir, display: Displa
         return
     there = f"{beginning.path} has the first {count(beginning.rounds, 'round')}"
     try:
-        if why := [*beginning.obstacles(config, experiment.algorithm, make(config["schedule"]))]:
+        schedule = make(config["schedule"])
+        if why := [*beginning.obstacles(config, experiment.algorithm, schedule, experiment.plan.digest)]:
             display.note(f"{there}, but this run begins anew. {'; '.join(why)}.")
             return
+        if note := _measured_otherwise(config, RunDir(beginning.path)):
+            display.note(note)
         beginning.copy_to(rundir)
     except CheckpointError as error:
         display.note(f"{there}, but this run begins anew: {error}")
@@ -237,7 +245,7 @@ def _conclude(experiment: Experiment, rundir: RunDir, engine: Engine, console: C
         "rounds": config["rounds"],
         **blocks,
         "caveats": experiment.plan.content["caveats"],
-        "final": final_settings(config),
+        "final": final_settings(config, algorithm),
         "bytes": {"up": engine.ledger.up, "down": engine.ledger.down},
         "workers": engine.executor.workers,
         "seconds": _seconds(engine, setup),
@@ -266,6 +274,7 @@ def _conclude(experiment: Experiment, rundir: RunDir, engine: Engine, console: C
         result[goal] = {**result.get(goal, {}), **extra}
     result |= {"status": "finished", "workers": engine.executor.workers, "seconds": _seconds(engine, setup)}
     with signals.defer_signals():  # or a signal in between would leave a finished run its checkpoint
+        (rundir.path / RESULT).unlink(missing_ok=True)  # it vouches for the settings as they were
         _write_settings(experiment, rundir)
         result = rundir.conclude(result)
         if config["keep"] == "model" and any(True for _ in engine.progress.store):
@@ -275,10 +284,10 @@ def _conclude(experiment: Experiment, rundir: RunDir, engine: Engine, console: C
     return result
 
 
-def final_settings(config: Config) -> dict[str, Any]:
-    """What is to be measured after the last round."""
+def final_settings(config: Config, algorithm: Algorithm | None = None) -> dict[str, Any]:
+    """What is to be measured after the last round; None for what the algorithm, if it is known, has no need of."""
     protocol: EvaluationProtocol = make(config["evaluate"])
-    return protocol.final_settings(federation(config)[0])
+    return protocol.final_settings(federation(config)[0], algorithm)
 
 
 def _seconds(engine: Engine, setup: float) -> dict[str, float]:

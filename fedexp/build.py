@@ -6,6 +6,7 @@ single settings of it, and the plan and trackers describe the run by it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -51,6 +52,7 @@ from fedexp.server.network import ServerNetwork
 from fedexp.server.sampler import ClientDropouts, UniformSampler, cohort_size
 from fedexp.system.memory import afford
 from fedexp.system.versions import commit
+from fedexp.terminal.numbers import count
 from fedexp.track import RunCard, Trackers
 
 
@@ -93,7 +95,7 @@ class Experiment:
             executor=make(config["executor"], blueprint=blueprint, say=display.note),
             network=network,
             public=self.public,
-            test_spans=BatchSpans(len(test.y), batch_size(test.x[0].numel())),
+            test_spans=BatchSpans(len(test.y), batch_size(math.prod(test.x.shape[1:]))),
             sampler=_sampler(config),
             mishaps=ClientDropouts(config["seed"], **config["mishaps"]),
             weighting=config["weighting"],
@@ -156,6 +158,8 @@ def build(config: Config, stage: Say = quiet) -> Experiment:
         problems += misfits(algorithm, make_optimizer(config["optim"]))
         probes = {key: make(node) for key, node in config.get("probe", {}).items()}
         problems += [f"probe.{k}: {why}" for k, probe in probes.items() for why in probe.problems(algorithm.facts)]
+        if not len(data.test) and (algorithm.global_view or protocol.tests_clients_globally(algorithm)):
+            problems.append("data: it has no test set; pool=all makes one of what clients hold out")
     except PlanError as error:
         problems.append(str(error))
     if problems:
@@ -210,9 +214,9 @@ def _pool(loaded: Loaded, pool: str) -> Loaded:
     if pool == "train":
         return loaded
     train = Samples(torch.cat([loaded.train.x, loaded.test.x]), torch.cat([loaded.train.y, loaded.test.y]))
-    owners = None
-    if loaded.owners is not None and loaded.test_owners is not None:
-        owners = torch.cat([loaded.owners, loaded.test_owners])
+    owners = loaded.owners  # too few where nobody knows whose the test samples are, which partition=natural says
+    if owners is not None and loaded.test_owners is not None:
+        owners = torch.cat([owners, loaded.test_owners])
     return replace(loaded, train=train, owners=owners, test_owners=None)
 
 
@@ -235,7 +239,12 @@ def _partitioned(config: Config, loaded: Loaded) -> tuple[Loaded, list[ClientSpl
                 "pool=all needs clients that hold out samples of their own (partition.test=holdout): "
                 "they make up its global test set"
             )
-        held = np.sort(np.concatenate([s.test for s in splits]))
+        held = np.unique(np.concatenate([s.test for s in splits]))
+        if both := np.intersect1d(held, np.concatenate([s.train for s in splits])).size:
+            raise PartitionError(
+                "pool=all would test the server's model on samples that clients train on: "
+                f"{count(both, 'sample')}. Use a partition whose clients' test samples are nobody's training samples"
+            )
         loaded = replace(loaded, test=loaded.train.select(torch.from_numpy(held)))
     return loaded, [union(splits)] if config["centralized"] else splits
 

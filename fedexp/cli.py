@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import hydra
+from hydra.conf import HydraConf
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.types import Override
 from hydra.types import RunMode
@@ -26,7 +27,7 @@ from rich.console import Console
 from fedexp import sweep
 from fedexp.config import targets
 from fedexp.config.arguments import VERSION, parse_arguments
-from fedexp.config.compose import Config, composed, composed_hydra, composing, plain
+from fedexp.config.compose import Config, composed, composed_hydra, composing, continuing, plain
 from fedexp.config.help import help_text
 from fedexp.config.hydra_loader import BASE, loader, use_loader
 from fedexp.config.hydra_settings import PLAN_DIR
@@ -35,7 +36,7 @@ from fedexp.config.sources import Sources, search_packages
 from fedexp.display.prefixed import prefixed
 from fedexp.errors import ConfigError, FedexpError
 from fedexp.runs.sweep_manifest import Manifest
-from fedexp.sweep.expand import as_hydra_sees, combinations, parsed
+from fedexp.sweep.expand import combinations, parsed
 from fedexp.system import limits, resources, scratch, signals
 from fedexp.terminal.command import complain
 from fedexp.terminal.console import open_console
@@ -130,15 +131,15 @@ def _launch(checked: Checked | None) -> int:
 def _again(arguments: Sequence[str]) -> str:
     """The command that goes on where this one has stopped."""
     program = ["fedexp"] if Path(sys.argv[0]).stem == "fedexp" else ["python", "-m", "fedexp"]
-    return shlex.join([*program, *(a for a in arguments if a.lstrip("+").partition("=")[0] != "force")])
+    return shlex.join([*program, *continuing(arguments)])
 
 
 def job(node: DictConfig) -> None:
     """One run, or one job of a sweep. A failed job of a sweep is reported in the table and stops no other."""
     hydra_config = HydraConfig.get()
-    for source in hydra_config.runtime.config_sources:
-        if source.provider in ("main", "command-line"):  # in a process of its own, a job has to be told
-            targets.allow(Path(source.path))
+    sources = _sources(hydra_config)
+    for folder in filter(None, (sources.conf, sources.extra)):  # in a process of its own, a job has to be told
+        targets.allow(folder)
     try:
         config = plain(node, hydra_config.runtime.choices)
         if hydra_config.mode != RunMode.MULTIRUN:
@@ -147,18 +148,27 @@ def job(node: DictConfig) -> None:
         reports = Path(os.environ[sweep.ENV])
         at_once = resources.at_once(hydra_config.launcher.get("n_jobs", 1), sys.maxsize)
         with resources.shared(at_once, reports):
-            _run_job(config, hydra_config.job.num, list(hydra_config.overrides.task), reports, at_once=at_once)
+            _run_job(config, hydra_config, reports, at_once=at_once)
     except FedexpError as error:
         sys.exit(_complain(error))
 
 
-def _run_job(config: Config, number: int, overrides: list[str], reports: Path, *, at_once: int) -> None:
-    report = partial(sweep.record_job, reports, number, overrides=overrides, path=run_path(config))
+def _sources(hydra_config: HydraConf) -> Sources:
+    """Where Hydra has read a job's configuration from."""
+    folders = {source.provider: Path(source.path) for source in hydra_config.runtime.config_sources}
+    name = hydra_config.job.config_name or Sources.name
+    return Sources(folders["main"], folders.get("command-line"), name)
+
+
+def _run_job(config: Config, hydra_config: HydraConf, reports: Path, *, at_once: int) -> None:
+    number, overrides = hydra_config.job.num, list(hydra_config.overrides.task)
+    options = _sources(hydra_config).options
+    report = partial(sweep.record_job, reports, number, overrides=overrides, path=run_path(config), options=options)
     console = open_console() if at_once == 1 else prefixed(f"job {number + 1} │ ")
     manifest = Manifest.behind(reports)
     line = f"job {number + 1}: {' '.join(overrides)}"
     if manifest:
-        known = None if "submitit_folder" in HydraConfig.get().launcher else at_once
+        known = None if "submitit_folder" in hydra_config.launcher else at_once
         line = sweep.heading(number, manifest, reports, known)
     if not config["plan"]:
         sweep.say(console, f"\n{line}" if at_once == 1 else line, "bold")
@@ -202,16 +212,17 @@ def check(arguments: list[str]) -> Checked | None:
     if given.completion:
         return None
     overrides = parsed(given.overrides)
-    lines = as_hydra_sees(overrides)
-    settings = composed_hydra(lines, given.sources)
+    settings = composed_hydra(given.overrides, given.sources)
     if given.question:
         return None
     if given.sweep or settings.mode == RunMode.MULTIRUN:
-        return _check_sweep(overrides, lines, settings, given.sources)
+        return _check_sweep(overrides, given.overrides, settings, given.sources)
     return Checked(composed(given.overrides, given.sources), given.sources, arguments=given.overrides, single=True)
 
 
-def _check_sweep(overrides: Sequence[Override], lines: list[str], settings: DictConfig, sources: Sources) -> Checked:
+def _check_sweep(
+    overrides: Sequence[Override], lines: Sequence[str], settings: DictConfig, sources: Sources
+) -> Checked:
     preset = parsed([f"{k}={v}" for k, v in (settings.sweeper.get("params") or {}).items()])
     given = {o.get_key_element(): o for o in (*preset, *overrides) if not o.is_hydra_override()}
     drawn = [str(o.input_line) for o in given.values() if o.is_sweep_override() and not o.is_discrete_sweep()]
@@ -220,7 +231,7 @@ def _check_sweep(overrides: Sequence[Override], lines: list[str], settings: Dict
             f"{drawn[0]}: values are drawn by a sweeper plugin, and none is chosen. Give them one by one."
         )
     jobs = combinations([o for o in given.values() if str(o.input_line) not in drawn], sources)
-    lines += check_launcher(settings, len(jobs))
+    lines = [*lines, *check_launcher(settings, len(jobs))]
     with composing(sources) as compose:
         configs = [compose(job) for job in jobs]
     _check_same(configs, ("plan", "force"))

@@ -20,7 +20,7 @@ from fedexp.evaluate.protocol import EvaluationProtocol
 from fedexp.probes.base import Probe, overrides
 
 MADE_EARLY = ("data", "partition", "optim", "schedule", "evaluate")  # made in no time
-CHECKED_EARLY = (*MADE_EARLY, "algo", "loop")  # what ``parts`` looks at
+CHECKED_EARLY = (*MADE_EARLY, *targets.KEYED, "loop", "limit")  # what ``parts`` looks at
 
 
 def parts(config: Config) -> tuple[Source, dict[str, Component], EvaluationProtocol]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import re
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
+from hydra.core.override_parser.types import Quote, QuotedString
 from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
@@ -80,7 +81,13 @@ def _explained(sources: Sources) -> Iterator[None]:
 
 
 def plain(node: DictConfig, choices: Mapping[str, str]) -> Config:
-    """A composed configuration as plain values, checked, with the names of the chosen files."""
+    """A composed configuration as plain values, checked, with the names of the chosen files.
+
+    Raises:
+        ConfigError: With every problem found.
+    """
+    if "choices" in node:
+        raise ConfigError("choices is not a setting: it lists the files that were chosen. Choose them as in algo=map.")
     chosen = {k: v for k, v in choices.items() if v and not k.startswith("hydra")}
     return checked({**{str(k): _resolved(node[k]) for k in node if k != "hydra"}, "choices": chosen})
 
@@ -133,12 +140,34 @@ def _changes(base: Config, wanted: Config, prefix: str) -> Iterator[str]:
     yield from (f"~{prefix}{key}" for key in base if key not in wanted)
 
 
+def without(overrides: Iterable[str], *keys: str) -> list[str]:
+    """The overrides but those of some settings, also where a ``+`` adds or forces them."""
+    return [override for override in overrides if override.lstrip("+").partition("=")[0] not in keys]
+
+
+def continuing(overrides: Iterable[str]) -> list[str]:
+    """The overrides without ``force``, which would throw away what is on file."""
+    return without(overrides, "force")
+
+
 def literal(value: Any) -> str:
     """A value in Hydra's grammar."""
     plain_word = isinstance(value, str) and re.fullmatch(
-        r"(?!(true|false|null|nan|inf)$)[a-z/_][\w./-]*", value, re.IGNORECASE
+        r"(?!(true|false|null|nan|inf)$)[a-z/_][\w./-]*", value, re.IGNORECASE | re.ASCII
     )
-    return str(value) if plain_word else json.dumps(value)
+    return str(value) if plain_word else _quoted(value)
+
+
+def _quoted(value: Any) -> str:
+    """A value in Hydra's grammar, all texts in quotes. Its escapes are not those of JSON, and it has no quoted keys."""
+    if isinstance(value, str):
+        return str(QuotedString(value, Quote.double).with_quotes())
+    if isinstance(value, Mapping):
+        pairs = ((re.sub(r"[\\()\[\]{}:=,\s]", r"\\\g<0>", str(key)), _quoted(own)) for key, own in value.items())
+        return f"{{{', '.join(f'{key}: {own}' for key, own in pairs)}}}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_quoted, value))}]"
+    return json.dumps(value)
 
 
 def federation(config: Config) -> tuple[int, float]:

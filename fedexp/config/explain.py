@@ -82,8 +82,16 @@ def _explain_choice(folder: str, choice: str, sources: Sources) -> str:
     """A choice that is not there, as it was written: ``experiment=map/x`` is in the folder ``experiment/map``."""
     group, _, inner = (folder, "", "") if folder.startswith("hydra/") else folder.partition("/")
     inner = f"{inner}/" if inner else ""
-    known = [f"{inner}{c}" for c in choices_of(folder, sources)]
-    return f"{group}={inner}{choice}: there is no such choice. {nearest(f'{inner}{choice}', known)}"
+    beside = [f"{inner}{c}" for c in choices_of(folder, sources)] or choices_of(group, sources)
+    hint = nearest(f"{inner}{choice}", [*dict.fromkeys((*beside, *_below(group, sources)))], beside)
+    return f"{group}={inner}{choice}: there is no such choice. {hint}"
+
+
+def _below(group: str, sources: Sources) -> list[str]:
+    """All choices of a group, also those in its folders: ``map/fmnist_mlpnet``."""
+    roots = [folder / group for folder in sources.folders()]
+    found = (path.relative_to(root) for root in roots for path in root.rglob("*.yaml") if path.is_file())
+    return sorted({path.with_suffix("").as_posix() for path in found})
 
 
 def _files(group: str, sources: Sources) -> list[Path]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 import pickle
 from collections.abc import Callable, Iterator, Mapping, MutableSequence, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
@@ -25,7 +25,7 @@ from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.core.utils import JobRuntime, setup_globals
-from hydra.errors import ConfigCompositionException, OverrideParseException
+from hydra.errors import ConfigCompositionException, HydraException, OverrideParseException
 from hydra.plugins.config_source import ConfigResult
 from hydra.plugins.sweeper import Sweeper
 from hydra.types import RunMode
@@ -88,15 +88,21 @@ class Loader(ConfigLoaderImpl):
         parsed = parsed_overrides(overrides)
         if validate_sweep_overrides:
             self.validate_sweep_overrides_legal(parsed, run_mode, from_shell)
+        of_jobs = _settings_of_swept_files(parsed)
+        others = [o for o in parsed if o not in of_jobs]
         if self._searches_elsewhere(config_name, parsed):
-            config = super()._load_configuration_impl(config_name, overrides, run_mode, from_shell)
+            lines = [str(o.input_line) for o in others]
+            config = super()._load_configuration_impl(config_name, lines, run_mode, from_shell)
             refuse_changes(config, config_name)
-            return config
-        settings = [o for o in parsed if self._is_setting(o)]
-        config = self._with_files(config_name, parsed, run_mode).whole()
-        self._apply_overrides_to_config([o for o in settings if not o.is_sweep_override()], config)
-        if any(_is_hydras(o) for o in settings):
-            refuse_changes(config, config_name)
+        else:
+            settings = [o for o in others if self._is_setting(o)]
+            config = self._with_files(config_name, parsed, run_mode).whole()
+            self._apply_overrides_to_config([o for o in settings if not o.is_sweep_override()], config)
+            if any(_is_hydras(o) for o in settings):
+                refuse_changes(config, config_name)
+        for override in of_jobs:
+            with suppress(HydraException):  # these files lack it; whether those of a job have it, the job will say
+                self._apply_overrides_to_config([override], config)
         _note(config, parsed)
         return config
 
@@ -158,6 +164,17 @@ class Loader(ConfigLoaderImpl):
 def _is_hydras(override: Override) -> bool:
     """Whether an override is for Hydra itself: one of its settings, or all of them at once."""
     return override.key_or_group == "hydra" or bool(override.is_hydra_override())
+
+
+def _settings_of_swept_files(overrides: Sequence[Override]) -> list[Override]:
+    """What may be in the files of the jobs of a sweep only; of a single run nothing.
+
+    A sweep begins with a configuration of none of its jobs. Which files a job has may depend on any group that is swept
+    over: an experiment chooses data set and partition.
+    """
+    if not any(o.is_sweep_override() for o in overrides):
+        return []
+    return [o for o in overrides if "." in o.key_or_group and not (_is_hydras(o) or o.is_sweep_override())]
 
 
 def _check_choice(override: Override) -> None:

@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from fedexp.config import targets
 from fedexp.config.compose import Config
@@ -36,6 +37,13 @@ CONSTANT = {"_target_": "ConstantRate"}
 STACKING = ("BatchedLoop",)
 
 
+def of_missing_classes(config: Config) -> dict[str, Any]:
+    """How missing classes are measured, which changes no other number; empty in a run of an earlier version."""
+    settings = config.get("evaluate") or {}
+    keys = ("missing", "missing_clients") if settings.get("missing") else ("missing",)
+    return {key: settings[key] for key in keys if key in settings}
+
+
 def relevant(config: Config) -> Config:
     """What can change the numbers of a run."""
     kept: Config = json.loads(json.dumps(config))
@@ -46,8 +54,8 @@ def relevant(config: Config) -> Config:
         node, last = _holder(kept, path)
         if node.get(last) == value:
             node.pop(last)
-    kept["executor"] = {"threads": kept["executor"]["threads"]}  # where the work runs changes nothing
-    kept["loop"] = _loop_in_ids(kept["loop"])
+    for group, part in PARTLY.items():
+        kept[group] = part(kept[group])
     groups = ("data", "partition", "model", "optim", "schedule", "evaluate")
     nodes = (kept[group] for group in groups if group in kept)
     for node in (*nodes, *kept["algo"].values()):
@@ -57,12 +65,21 @@ def relevant(config: Config) -> Config:
     return kept
 
 
+def _executor_in_ids(executor: Config) -> Config:
+    """What can change numbers: where the work runs does not."""
+    return {"threads": executor["threads"]}
+
+
 def _loop_in_ids(loop: Config) -> Config:
     """What can change numbers: loops give the same weights bit for bit, but for those that stack clients."""
     name = _identity(loop["_target_"])
     if name in STACKING:
         return {**loop, "_target_": name}
     return {key: value for key, value in loop.items() if key in LOOP and value != LOOP[key]}
+
+
+# Groups of which only a part can change numbers, and that part.
+PARTLY = {"executor": _executor_in_ids, "loop": _loop_in_ids}
 
 
 def _holder(config: Config, path: str) -> tuple[Config, str]:

@@ -153,6 +153,8 @@ def _type(annotation: ast.expr | None, tree: ast.Module) -> Any:
     """An annotation as a type; anything where it is not made of builtins, ranges and choices."""
     if annotation is None:
         return ANY
+    if isinstance(annotation, ast.Constant) and isinstance(annotation.value, str):  # in quotes
+        return _type(_expression(annotation.value), tree)
     names: dict[str, Any] = {**RANGES, "Literal": Literal, "Sequence": Sequence, "Tensor": float}  # of one number
     for item in tree.body:  # Name = Literal[...]
         if isinstance(item, ast.Assign) and ast.unparse(item.value).startswith("Literal["):
@@ -161,6 +163,13 @@ def _type(annotation: ast.expr | None, tree: ast.Module) -> Any:
         return _evaluated(annotation, names)
     except (NameError, TypeError):
         return ANY
+
+
+def _expression(text: str) -> ast.expr | None:
+    try:
+        return ast.parse(text, mode="eval").body
+    except (SyntaxError, ValueError):
+        return None
 
 
 def _evaluated(expression: ast.expr, names: dict[str, Any]) -> Any:

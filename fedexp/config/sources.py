@@ -37,6 +37,17 @@ class Sources:
         """All folders, in the order in which they are searched."""
         return [self.conf, *(p.conf for p in packages()), *([self.extra] if self.extra else [])]
 
+    @property
+    def options(self) -> list[str]:
+        """The options of a command that reads from here, ``--config-dir FOLDER``; none for what is read without any."""
+        usual = Sources()
+        pairs = (
+            ("--config-path", self.conf, usual.conf),
+            ("--config-dir", self.extra, usual.extra),
+            ("--config-name", self.name, usual.name),
+        )
+        return [word for option, value, default in pairs if value != default for word in (option, str(value))]
+
     def search_path(self) -> ConfigSearchPath:
         """The folders as Hydra knows them."""
         search_packages()

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 
 
-def nearest(word: str, words: Sequence[str]) -> str:
-    """A hint at the words that are closest to a wrong one."""
+def nearest(word: str, words: Sequence[str], shown: Sequence[str] = ()) -> str:
+    """A hint at the words that are closest to a wrong one; where none is close, at those that are to be shown."""
     near = get_close_matches(word, words, n=3, cutoff=0.5)
-    return f"Did you mean {' or '.join(map(repr, near))}?" if near else f"Known: {', '.join(sorted(words)) or 'none'}."
+    known = ", ".join(sorted(shown or words)) or "none"
+    return f"Did you mean {' or '.join(map(repr, near))}?" if near else f"Known: {known}."

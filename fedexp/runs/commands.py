@@ -9,7 +9,7 @@ from itertools import product
 from math import prod
 from pathlib import Path
 
-from fedexp.config.compose import overrides_of
+from fedexp.config.compose import continuing, overrides_of, without
 from fedexp.errors import FedexpError
 from fedexp.runs.directory import RunDir
 from fedexp.runs.status import harmless, manifests
@@ -48,7 +48,7 @@ def _overrides(path: Path) -> Iterator[list[str]]:
 
 def _lines(jobs: Sequence[Job]) -> list[str]:
     """One command for all jobs if they are a grid, else one for each."""
-    own = [[o for o in job if o.partition("=")[0] not in OF_THIS_MACHINE] for job in jobs]
+    own = [without(continuing(job), *OF_THIS_MACHINE) for job in jobs]
     own = [job for job in own if all(map(harmless, job))]
     grid = _grid(own)
     return [shlex.join([*PROGRAM, *grid])] if grid else [shlex.join([*PROGRAM, *job]) for job in own]

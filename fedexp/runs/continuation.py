@@ -32,8 +32,12 @@ class Beginning:
         found = (cls(folder / name, rounds) for rounds, name in ids_with_fewer_rounds(config) if name in there)
         return next((b for b in found if (b.path / RESULT).exists()), None)
 
-    def obstacles(self, config: Config, algorithm: Algorithm, schedule: Schedule) -> Iterator[str]:
-        """Why a longer run cannot continue it and have the numbers that it would have from the beginning."""
+    def obstacles(self, config: Config, algorithm: Algorithm, schedule: Schedule, plan: str) -> Iterator[str]:
+        """Why a longer run cannot continue it and have the numbers that it would have from the beginning.
+
+        Raises:
+            CheckpointError: If it was made under another plan, or with other data.
+        """
         for key, component in algorithm.components.items():
             if component.total_rounds:
                 yield f"algo.{key}: {component.total_rounds}"
@@ -45,7 +49,7 @@ class Beginning:
             yield "probe: the last round is observed in any case"
         if not (self.path / CHECKPOINT / LATEST).exists():
             yield "keep: what its clients keep was removed when it had finished; keep=all leaves it"
-        elif Pointer.read(self.path / CHECKPOINT / LATEST).round != self.rounds:
+        elif Pointer.read(self.path / CHECKPOINT / LATEST, plan).round != self.rounds:
             yield "its last checkpoint is of an earlier round"
 
     def copy_to(self, rundir: RunDir) -> None:

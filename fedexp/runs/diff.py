@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from fedexp.config.identity import relevant
+from fedexp.config.identity import of_missing_classes, relevant
 from fedexp.errors import DamagedError, FedexpError
 from fedexp.runs.array_files import load_arrays
 from fedexp.runs.directory import RunDir
@@ -101,8 +101,8 @@ def _config(path: Path) -> dict[str, Any]:
 
 
 def _measured_otherwise(a: Path, b: Path) -> bool:
-    """Whether missing classes were not measured on the same samples: then their measures cannot be compared."""
-    asked = [((RunDir(path).config() or {}).get("evaluate") or {}).get("missing", False) for path in (a, b)]
+    """Whether missing classes were not measured in the same way: then their measures cannot be compared."""
+    asked = [of_missing_classes(RunDir(path).config() or {}) for path in (a, b)]
     return json.dumps(asked[0]) != json.dumps(asked[1])
 
 

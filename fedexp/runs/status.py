@@ -17,7 +17,8 @@ from rich.table import Table
 from rich.text import Text
 
 from fedexp import sweep
-from fedexp.config.compose import literal, overrides_of, title
+from fedexp.config import targets
+from fedexp.config.compose import continuing, literal, overrides_of, title, without
 from fedexp.config.identity import run_path
 from fedexp.config.sources import Sources, conf_dir
 from fedexp.errors import CheckpointError, ConfigError, DamagedError, FedexpError
@@ -33,7 +34,7 @@ State = Literal["done", "running", "partial", "failed", "damaged", "missing"]
 COLOURS: dict[State, str] = {
     "done": "green", "running": "cyan", "partial": "yellow", "failed": "red", "damaged": "red", "missing": "magenta",
 }  # fmt: skip
-PLAIN_CHOICE = r"[\w-]+"  # of a group: a file of ours
+PLAIN_CHOICE = r"[\w-][\w.-]*(/[\w-][\w.-]*)*"  # of a group: a file in its folder, or in one below
 TAIL_BYTES = 1 << 16  # more than the last row of a table has
 
 
@@ -276,7 +277,7 @@ def _remedy(path: Path, job: AnnouncedJob | None, config: dict[str, Any] | None,
         return f"No command is shown. There can be no such directory ({cause}).", ""
     if doubtful := next((o for o in overrides if not harmless(o)), None):
         return f"No command is shown, since {doubtful!r} might run code: give the one that started the run again.", ""
-    return "", shlex.join(["python", "-m", "fedexp", *overrides, *more])
+    return "", shlex.join(["python", "-m", "fedexp", *continuing(overrides), *more])
 
 
 def _demand_own_choices(job: AnnouncedJob | None, config: dict[str, Any]) -> None:
@@ -286,12 +287,19 @@ def _demand_own_choices(job: AnnouncedJob | None, config: dict[str, Any]) -> Non
         group: choice for group, choice in pairs if (conf_dir() / group).is_dir() and harmless(f"{group}={choice}")
     }
     chosen |= config["choices"] if isinstance(config.get("choices"), dict) else {}
-    for group, choice in chosen.items():
-        if not (re.fullmatch(PLAIN_CHOICE, str(choice)) and _is_file(f"{group}/{choice}.yaml")):
+    files = [(group, name) for group, choice in chosen.items() for name in _names(group, str(choice))]
+    for group, name in files:
+        if not (re.fullmatch(PLAIN_CHOICE, name) and _is_file(f"{group}/{name}.yaml")):
             raise ConfigError(
-                f"{group}={choice} is not a choice of fedexp itself or of an installed package: give the command that "
+                f"{group}={name} is not a choice of fedexp itself or of an installed package: give the command that "
                 "started the run again, with the --config-dir that has it."
             )
+
+
+def _names(group: str, choice: str) -> list[str]:
+    """The names of the files that are chosen; of some groups these may be several, ``[a,b]``."""
+    several = group in targets.SEVERAL and re.fullmatch(r"\[.*\]", choice)
+    return [name.strip() for name in choice[1:-1].split(",") if name.strip()] if several else [choice]
 
 
 def _is_file(name: str) -> bool:
@@ -323,7 +331,7 @@ def _aimed(overrides: list[str], leads_to: Path | None, path: Path) -> list[str]
             "version."
         )
     folder = path.parent.resolve()
-    others = [o for o in overrides if o.partition("=")[0] not in ("out", "name")]
+    others = without(overrides, "out", "name")
     return [*others, f"out={literal(str(folder.parent))}", f"name={literal(folder.name)}"]
 
 
@@ -332,7 +340,7 @@ def harmless(override: str) -> bool:
     key, _, value = override.lstrip("+~").partition("=")
     if not re.fullmatch(r"(?!hydra\b)\w[\w./-]*", key) or "_target_" in override or plain(override) != override:
         return False
-    return not (conf_dir() / key).is_dir() or re.fullmatch(PLAIN_CHOICE, value) is not None
+    return not (conf_dir() / key).is_dir() or all(re.fullmatch(PLAIN_CHOICE, name) for name in _names(key, value))
 
 
 def _joined(*notes: object) -> str:

@@ -46,10 +46,10 @@ class Demand:
 
 @dataclass(frozen=True)
 class Capacity:
-    """What there is: available memory, and free disk where runs are written. None: unknown."""
+    """What there is: available memory, and free disk where runs are written."""
 
-    memory: int | None
-    disk: int | None
+    memory: int
+    disk: int
     out: Path
 
     @classmethod
@@ -71,7 +71,7 @@ class StorageEstimate:
         """The footprint with the chosen store; ``auto`` takes the disk if slots would fill much of the memory."""
         if store != "auto":
             return cls(load, store)
-        fits = room.memory is None or load.keepers * load.kept <= MAX_MEMORY_SHARE * room.memory
+        fits = load.keepers * load.kept <= MAX_MEMORY_SHARE * room.memory
         return cls(load, "memory" if fits else "disk")
 
     @property
@@ -105,18 +105,18 @@ class StorageEstimate:
         if (asked, self.store) == ("auto", "disk"):
             yield (
                 f"store: clients' slots ({slots}) are kept on disk, because they would fill more than "
-                f"{MAX_MEMORY_SHARE:.0%} of "
-                f"the available memory ({_known(room.memory)}). store=memory keeps them there."
+                f"{MAX_MEMORY_SHARE:.0%} of the available memory ({human_bytes(room.memory)}). "
+                "store=memory keeps them there."
             )
         rest = sum(self.memory.values()) - self.load.data
-        if room.memory is not None and rest > room.memory:
+        if rest > room.memory:
             remedy = ", ".join(self._smaller())
             yield (
                 f"memory: the run needs up to {human_bytes(rest)} beside its data set, of which clients' slots are "
                 f"{human_bytes(self.memory['clients'])}, but {human_bytes(room.memory)} is available. Use {remedy}."
             )
         needed = sum(self.disk.values())
-        if room.disk is not None and needed > room.disk:
+        if needed > room.disk:
             yield (
                 f"disk: checkpoints need up to {human_bytes(needed)} in {room.out} ({slots}), but "
                 f"{human_bytes(room.disk)} is free there. Use another out=, a smaller model=, or fewer clients "
@@ -128,7 +128,3 @@ class StorageEstimate:
         if sum(fitting.memory.values()) < sum(self.memory.values()):
             yield "store=disk"
         yield from ("a smaller model=", "or fewer clients in a round (cohort.fraction)")
-
-
-def _known(count: int | None) -> str:
-    return "unknown" if count is None else human_bytes(count)

@@ -30,21 +30,6 @@ def parsed(lines: Sequence[str]) -> list[Override]:
         raise ConfigError(explain(cause)) from cause
 
 
-def as_hydra_sees(overrides: Sequence[Override]) -> list[str]:
-    """Overrides as they are handed to Hydra. What belongs to a swept group is swept with it, over its one value.
-
-    Hydra would try it on the group's default choice otherwise, which may have no such setting.
-    """
-    swept = {o.key_or_group for o in overrides if o.is_sweep_override()}
-    return [_line(o, swept) for o in overrides]
-
-
-def _line(override: Override, swept: set[str]) -> str:
-    if override.is_sweep_override() or override.key_or_group.partition(".")[0] not in swept:
-        return str(override.input_line)
-    return f"{override.get_key_element()}=choice({override.get_value_element_as_str()})"
-
-
 def combinations(overrides: Sequence[Override], sources: Sources) -> list[list[str]]:
     """The overrides of each job: all combinations of the values that are swept over.
 

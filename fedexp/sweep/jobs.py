@@ -7,13 +7,14 @@ import re
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from rich.console import Console
 from rich.text import Text
 
+from fedexp.config.compose import continuing
 from fedexp.errors import DamagedError
 from fedexp.runs.names import ERROR
 from fedexp.system.files import read_json, write_atomically, writing
@@ -36,6 +37,7 @@ class SweepJob:
     seconds: float | None = None  # that it took
     same_as: int | None = None  # the number of an earlier job with the same run, which alone was run
     evaluate: dict[str, Any] | None = None  # its own settings of ``evaluate``, if another job's run is its run
+    options: list[str] = field(default_factory=list)  # of its command, --config-dir FOLDER
 
     @property
     def name(self) -> str:
@@ -51,7 +53,7 @@ class SweepJob:
     @property
     def command(self) -> str:
         """The command that runs this job again."""
-        return shlex.join(["fedexp", *self.overrides])
+        return shlex.join(["fedexp", *self.options, *continuing(self.overrides)])
 
     @property
     def error_file(self) -> Path | None:
@@ -79,6 +81,7 @@ def record_job(
     seconds: float | None = None,
     same_as: int | None = None,
     evaluate: Mapping[str, Any] | None = None,
+    options: Sequence[str] = (),
 ) -> Path:
     """Writes the file of one job, whole or not at all; an earlier one of the same number is replaced."""
     job = SweepJob(
@@ -91,6 +94,7 @@ def record_job(
         seconds=seconds,
         same_as=same_as,
         evaluate=None if evaluate is None else dict(evaluate),
+        options=list(options),
     )
     file = report_file(folder, number)
     with writing(file):

@@ -164,11 +164,26 @@ def test_check_knows_every_job_of_a_sweep():
 
 def test_a_setting_that_only_the_swept_choices_have_is_accepted():
     checked = cli.check(["-m", "algo=fedgela,fedge", "algo.etf.energy=1000"])  # the default algorithm has none
-    assert "algo.etf.energy=choice(1000)" in checked.arguments
     assert [j.overrides for j in checked.sweep.jobs] == [
         ["algo=fedgela", "algo.etf.energy=1000"],
         ["algo=fedge", "algo.etf.energy=1000"],
     ]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["experiment=fedgela,fedmr", "partition.classes=3", "data=digits", "model=mlpnet"],
+        ["algo=fedrs,map", "~algo.rs.bias"],
+        ["algo=fedgela,fedge", "~algo.etf.energy"],
+        ["algo=fedgela,fedge", "partition.seed=null", "algo.etf.energy=${rounds}"],
+    ],
+)
+def test_a_sweep_takes_settings_of_what_its_files_choose(arguments):
+    checked = cli.check(["-m", *arguments])
+    assert checked.sweep is not None
+    assert [job.overrides[1:] for job in checked.sweep.jobs] == [arguments[1:]] * 2
+    assert composed_hydra(checked.arguments[1:]).overrides.task == arguments  # what Hydra begins with
 
 
 @pytest.mark.parametrize(("n_jobs", "at_once"), [(-1, 3), (2, 2), (8, 5)])

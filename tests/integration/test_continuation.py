@@ -15,6 +15,7 @@ from fedexp.config.identity import ids_with_fewer_rounds, run_id
 from fedexp.config.make import make
 from fedexp.core.component import Component
 from fedexp.errors import DiskError
+from fedexp.runs.plan import Plan
 
 
 def said(config, capsys) -> tuple[fedexp.Result, str]:
@@ -78,6 +79,16 @@ def test_a_damaged_beginning_is_left_alone(configured, capsys):
     (shorter.path / "weights.csv").write_text("other\n")
     longer, out = said(configured("algo=fedavg", "rounds=2"), capsys)
     assert "weights.csv is damaged" in out
+    assert [r["round"] for r in longer.records] == [1, 2]
+
+
+def test_what_was_made_with_other_data_is_not_continued(configured, capsys, monkeypatch):
+    fedexp.run(configured("algo=fedavg", "rounds=1"))
+    digest = Plan.digest.fget
+    monkeypatch.setattr(Plan, "digest", property(lambda plan: digest(plan)[:-4] + "0000"))
+    longer, out = said(configured("algo=fedavg", "rounds=2"), capsys)
+    assert "but this run begins anew" in out
+    assert "was written with other data" in out
     assert [r["round"] for r in longer.records] == [1, 2]
 
 

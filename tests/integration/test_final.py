@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import csv
+import gc
 import io
 import json
+import weakref
 
 import pytest
 from rich.console import Console
 
 import fedexp
-from fedexp.build import build
+from fedexp.build import Experiment, build
 from fedexp.client.worker import Worker
 from fedexp.config.compose import composed
 from fedexp.config.identity import run_path
 from fedexp.engine import Engine
 from fedexp.errors import ClientError, ConfigError
 from fedexp.evaluate.map import MapProtocol
+from fedexp.runs.directory import RunDir
 
 ALL = "evaluate.all_clients=true"
 
@@ -158,9 +161,26 @@ def test_a_finished_run_says_on_how_many_samples_its_rounds_were_measured(small,
     trained_rounds.clear()
     result, text = said(small("evaluate.missing=true"))
     assert (result.status, result.summary) == ("skipped", first.summary)
-    assert "its rounds were measured with evaluate.missing=50, not true" in text
+    assert "were measured with evaluate.missing=50, evaluate.missing_clients=10, not with evaluate.missing=true" in text
+    assert "evaluate.missing_clients=2" in said(small("evaluate.missing=50", "evaluate.missing_clients=2"))[1]
+    assert "not with evaluate.missing=false" in said(small("evaluate.missing=false"))[1]
     assert "note" not in said(small("evaluate.missing=50"))[1]
     assert trained_rounds == []
+
+
+def test_rounds_that_are_measured_otherwise_than_those_before_say_so(small, monkeypatch):
+    def stops(engine, sent, work):
+        if sent.round == 1:
+            raise KeyboardInterrupt
+        return update(engine, sent, work)
+
+    update = Engine.update
+    with monkeypatch.context() as patch:
+        patch.setattr(Engine, "update", stops)
+        with pytest.raises(KeyboardInterrupt):
+            fedexp.run(small("evaluate.missing=50"))
+    assert "so far were measured with evaluate.missing=50" in said(small("evaluate.missing=20"))[1]
+    assert "so far were measured with evaluate.missing=20" in said(small("evaluate.missing=50", "rounds=3"))[1]
 
 
 def test_a_run_that_was_begun_before_there_were_measures_of_missing_classes_goes_on(small, monkeypatch):
@@ -212,6 +232,21 @@ def test_an_earlier_last_pass_stays_until_the_new_one_is_done(small, monkeypatch
     assert trained_rounds == []
 
 
+def test_a_kill_while_another_last_pass_is_written_costs_that_pass_only(small, monkeypatch, trained_rounds):
+    def killed(self, result):
+        raise KeyboardInterrupt
+
+    fedexp.run(small("keep=all", "evaluate.all_clients=2"))
+    trained_rounds.clear()
+    with monkeypatch.context() as patch:
+        patch.setattr(RunDir, "conclude", killed)
+        with pytest.raises(KeyboardInterrupt):
+            fedexp.run(small("keep=all", ALL))
+    whole = fedexp.run(small("keep=all", ALL))
+    assert len(whole.personalization["all_clients_detail"]["asked"]) == 6
+    assert trained_rounds == []
+
+
 @pytest.mark.parametrize("less", ["evaluate.all_clients=false", "evaluate.all_clients=6"])
 def test_what_covers_what_is_asked_for_is_shown_without_a_word(small, less):
     fedexp.run(small("keep=all", ALL))
@@ -232,6 +267,33 @@ def test_fine_tuning_is_not_what_all_clients_leaves_out(small):
     _, text = said(small(*more, "evaluate.all_clients=false"))
     assert "clients fine-tuned after the last round: 6, each for evaluate.finetune_epochs=10" in " ".join(text.split())
     assert "all_clients=false" not in text
+
+
+@pytest.mark.parametrize(("algo", "noted"), [("fedper", False), ("fedavg", True)])
+def test_fine_tuning_matters_to_methods_that_do_it(small, algo, noted):
+    settings = (f"algo={algo}", "evaluate=fedgela", "evaluate.all_clients=false", "rounds=1")
+    fedexp.run(small(*settings, "evaluate.finetune_epochs=1"))
+    result, text = said(small(*settings, "evaluate.finetune_epochs=2"))
+    assert (result.status == "skipped" and "finetune_epochs" not in text) is not noted
+
+
+@pytest.mark.parametrize("kind", ["loop=trainer", "loop=fabric", "loop=batched", "executor=processes"])
+def test_the_data_set_goes_with_the_run(small, monkeypatch, kind):
+    """At once: Python seldom looks for cycles, and a sweep of many runs in one process would keep many data sets."""
+    seen = []
+    engine_of = Experiment.engine
+
+    def engine(experiment, *given):
+        seen.append(weakref.ref(experiment.data.train.x))
+        return engine_of(experiment, *given)
+
+    monkeypatch.setattr(Experiment, "engine", engine)
+    gc.disable()
+    try:
+        fedexp.run(small("rounds=1", kind))
+        assert [kept() for kept in seen] == [None]
+    finally:
+        gc.enable()
 
 
 def test_what_cannot_begin_leaves_nothing_behind(small, tmp_path, monkeypatch):

@@ -75,6 +75,13 @@ def test_jobs_of_a_sweep_in_processes_of_their_own(home, tmp_path):
     assert len(list(tmp_path.glob("multirun/main/*/model.safetensors"))) == 2
 
 
+def test_the_command_of_a_failed_job_names_her_folder(home, tmp_path):
+    arguments = ["-m", "limit=0.00001", "algo=mine", *SMALL]
+    done = run([sys.executable, "-m", "fedexp", "--config-dir", str(home / "my_conf"), *arguments], tmp_path)
+    assert done.returncode == 1
+    assert f"\n  again  fedexp --config-dir {home / 'my_conf'} limit=1e-05 algo=mine rounds=2" in done.stdout
+
+
 def test_her_method_passes_the_battery_from_her_own_pytest(home, tmp_path):
     done = run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(home / "my_conf")], tmp_path)
     assert done.returncode == 0, done.stdout

@@ -1,9 +1,13 @@
 from __future__ import annotations
 
+import json
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
+from fedexp import build as module
 from fedexp.build import build
 from fedexp.config.compose import composed
 from fedexp.config.hydra_loader import choices_of
@@ -40,6 +44,34 @@ def test_pool_all_deals_out_everything_and_tests_on_what_clients_hold_out(config
 def test_pool_all_refuses_a_partition_whose_tests_come_from_the_test_set(configured):
     with pytest.raises(ConfigError, match=r"pool=all needs clients that hold out"):
         build(configured("pool=all", "partition.test=mirror"))
+
+
+def test_pool_all_tests_nothing_that_some_client_trains_on(configured, tmp_path):
+    path = tmp_path / "splits.json"
+    for first, words in (([0, 1], None), ([0, 6], "samples that clients train on: 1 sample")):
+        splits = [{"train": first, "test": [5]}, {"train": [7, 8], "test": [5, 6]}]
+        path.write_text(json.dumps({"clients": splits}))
+        asked = configured("pool=all", "partition=file", f"partition.path={path}", "cohort.clients=2", "algo=fedavg")
+        if words is None:
+            assert len(build(asked).data.test) == 2  # what two clients test on counts once
+        else:
+            with pytest.raises(ConfigError, match=words):
+                build(asked)
+
+
+def test_a_data_set_without_a_test_set_is_for_methods_without_a_server_model(configured, monkeypatch, tmp_path):
+    loaded = module._loaded
+    monkeypatch.setattr(
+        module, "_loaded", lambda source: replace(loaded(source), test=loaded(source).test.select(torch.arange(0)))
+    )
+    with pytest.raises(ConfigError, match="data: it has no test set; pool=all makes one"):
+        build(configured("algo=fedavg"))
+    with pytest.raises(ConfigError, match="data: it has no test set"):
+        build(configured("algo=fedper", "evaluate=fedgela"))
+    assert len(build(configured("algo=fedavg", "pool=all")).data.test)
+    engine = played(tmp_path, "algo=fedper", "rounds=1")
+    assert "aggregation" not in engine.records[-1]
+    assert 0 < engine.records[-1]["personalization"]["accuracy"] <= 1
 
 
 def test_every_problem_is_reported_at_once(configured):

@@ -15,8 +15,8 @@ from omegaconf import OmegaConf
 
 from fedexp.config import identity, schema, signatures
 from fedexp.config import sources as module
-from fedexp.config.compose import composed, title
-from fedexp.config.hydra_loader import choices_of
+from fedexp.config.compose import composed, literal, title
+from fedexp.config.hydra_loader import choices_of, parsed_overrides
 from fedexp.config.identity import run_id, run_path
 from fedexp.config.sources import conf_dir
 from fedexp.errors import ConfigError
@@ -298,3 +298,41 @@ def test_choices_of():
 def test_ranges_and_advice_can_be_read(overrides, words):
     with pytest.raises(ConfigError, match=words):
         composed(overrides)
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["/home/jörg/runs", "/home/jörg/my data", "Ω", "a b", 'say "ä"', "true", "a\\b", "a\\\\", 'a\\"b', "it's"],
+)
+def test_a_text_is_read_again_as_it_was(value):
+    assert composed(["algo=fedavg", f"out={literal(value)}"])["out"] == value
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        [{"a": 1, "b c": ["x y", None]}, {}], {"a:b": {"c-d": True, "e\\f": "g\\h"}}, [], [[1, 2.5], ["null", "ä"]],
+    ],
+)  # fmt: skip
+def test_groups_and_lists_are_read_again_as_they_were(value):
+    (override,) = parsed_overrides([f"+x={literal(value)}"])
+    assert OmegaConf.create({"x": override.value()}) == OmegaConf.create({"x": value})
+
+
+@pytest.mark.parametrize("override", ["+choices.foo=1", "+choices=5", "++choices={}"])
+def test_what_was_chosen_is_no_setting(override):
+    with pytest.raises(ConfigError, match="choices is not a setting"):
+        composed([override])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ("mpa/cifar10_tfcnn", "Did you mean 'map/cifar10_tfcnn'"),
+        ("cifar10_tfcnn", "Did you mean 'map/cifar10_tfcnn'"),
+        ("xyz/q", "Known: fedgela, fedmr, fedrema, fedrs, map."),
+    ],
+)
+def test_a_scene_of_any_paper_may_be_the_nearest(wrong, words):
+    with pytest.raises(ConfigError, match=rf"experiment={wrong}: there is no such choice\. {words}"):
+        composed([f"experiment={wrong}"])

@@ -100,6 +100,20 @@ def test_a_search_path_adds_groups_of_its_own(tmp_path, ours, hydras):
     assert whole(ours, lines, RunMode.RUN) == whole(hydras, lines, RunMode.RUN)
 
 
+def test_settings_of_files_that_are_swept_over_wait_for_the_job(tmp_path, ours):
+    (tmp_path / "flavour").mkdir()
+    for elsewhere in ([], [f"hydra.searchpath=[file://{tmp_path}]"]):
+        lines = [
+            "algo=fedgela,fedge", "algo.etf.energy=3", "~algo.etf.projection", "rounds=7", "local.epochs=3", "seed=1,2",
+            "name=e${local.epochs}",
+        ]  # fmt: skip
+        made = whole(ours, [*elsewhere, *lines], RunMode.MULTIRUN)
+        assert made["hydra"]["overrides"]["task"] == lines
+        assert (made["rounds"], made["local"]["epochs"]) == (7, 3)  # what all files have, for Hydra's folders
+    with pytest.raises(ConfigError, match=r"algo\.etf\.energy is a setting of"):
+        composed(["algo.etf.energy=3"])
+
+
 def test_two_thousand_jobs_are_checked_in_seconds():
     """Some 5 s; reading all files for each job took 110 s."""
     started = time.process_time()

@@ -40,6 +40,14 @@ Mode = Literal["a", "b"]
         (Sequence[float], [[], [1, 2.5]], [1.5, "ab", ["a"]]),
         (Sequence[Sequence[int]], [[[1, 2], [3]]], [[1, 2], "ab"]),
         (tuple[int, ...] | None, [None, [3]], ["x", [1.5]]),
+        (list[Count], [[], [1, 5]], [[0], 3, None]),
+        (list[int] | None, [None, [3]], ["x", [1.5]]),
+        (tuple, [[], [1, "a"]], [1, "ab", None]),
+        (dict[str, float], [{}, {"a": 1}], [{"a": "x"}, [1], 1, None]),
+        (dict[str, float] | None, [None, {"a": 0.5}], [{"a": None}, 1]),
+        (dict, [{}, {"a": [1]}], [1, []]),
+        (set[int], [[1], 3], []),
+        (list["int"], [[1], ["a"]], [1]),
         (Any, [None, 1, {"a": 1}], []),
     ],
 )
@@ -54,6 +62,8 @@ def test_fits(hint, good, bad):
         (int, "a whole number"), (float, "a number"), (bool, "true or false"), (str, "a text"),
         (int | None, "a whole number or null"), (Mode, "one of a, b"),
         (tuple[int, ...], "a list (a whole number each)"), (Sequence[str] | None, "a list (a text each) or null"),
+        (list[int], "a list (a whole number each)"), (tuple, "a list"), (dict, "a group of settings"),
+        (dict[str, Any], "a group of settings (anything each)"),
     ],
 )  # fmt: skip
 def test_describe(hint, words):
@@ -108,12 +118,15 @@ def test_a_users_own_package_is_read_and_not_imported(tmp_path, monkeypatch):
         "from fedexp.core.component import Component\n"
         "raise RuntimeError('imported')\n"
         "@dataclass(frozen=True, kw_only=True)\n"
-        "class Mine(Component):\n    strength: float = 1.0\n    other: Unknown = 3\n"
+        "class Mine(Component):\n    strength: float = 1.0\n    other: Unknown = 3\n    weight: 'float | None' = None\n"
+        "    extra: dict[str, float] | None = None\n    typo: 'float |' = 1\n    later: 'Unknown' = 1\n"
     )
     monkeypatch.chdir(tmp_path)
     hints = signature("theirs.Mine")
     assert hints["strength"] is float
-    assert hints["other"] is Any
+    assert hints["weight"] == float | None
+    assert hints["extra"] == dict[str, float] | None
+    assert {hints[name] for name in ("other", "typo", "later")} == {Any}
     assert "during" in hints
 
 

@@ -102,6 +102,7 @@ def test_settings_that_change_no_number(plain, run, capsys):
 def test_measures_of_missing_classes_count_if_both_runs_were_asked_for_the_same(plain, run):
     assert compare(plain, run("evaluate.missing=false")).equal
     assert compare(plain, run("evaluate.missing=20")).equal
+    assert compare(plain, run("evaluate.missing_clients=1")).equal
 
     def planted(job, result):
         return replace(result, missing={**result.missing, "absent": 0.123}) if job.round == 1 else result

@@ -167,7 +167,6 @@ GB = 10**9
         ("auto", 100 * GB, 1000 * GB, "memory", []),
         ("auto", 39 * GB, 1000 * GB, "disk", ["store: clients' slots (10.0 MB for each of 1,000 clients)"]),
         ("disk", 100 * GB, 1000 * GB, "disk", []),
-        ("auto", None, None, "memory", []),
         ("memory", 8 * GB, 1000 * GB, "memory", ["memory: the run needs up to 12.1 GB", "available. Use store=disk"]),
         ("memory", 39 * GB, 29 * GB, "memory", ["disk: checkpoints need up to 30.1 GB in runs", "29.0 GB is free"]),
         ("disk", 1 * GB, 30 * GB, "disk", ["memory: the run needs up to 1.12 GB", "Use a smaller model", "disk: "]),

@@ -171,6 +171,17 @@ def test_exit_codes_and_commands(manifest, finished):
     assert show_status(manifest.folder, console) == 0
 
 
+@pytest.mark.parametrize("announced", [True, False])
+def test_a_command_that_goes_on_throws_nothing_away(begun, configured, announced):
+    path = begun("seed=1", "force=true").path
+    if announced:
+        Manifest.of([(["algo=fedavg", "seed=1", "++force=true"], configured("seed=1", "force=true"))]).write()
+    (run,) = survey(path.parent)
+    assert run.state == "partial"
+    assert "seed=1" in run.command
+    assert "force" not in run.command
+
+
 def test_a_moved_folder_is_as_good(manifest, finished, tmp_path):
     finished("seed=0")
     moved = manifest.folder.rename(tmp_path / "moved")
@@ -404,13 +415,56 @@ def test_no_command_is_made_of_settings_that_name_code(begun, configured, plante
 
 @pytest.mark.parametrize(
     "override",
-    ["+x._target_=os.system", "--config-dir=/tmp", "-cd=x", "hydra.searchpath=[/tmp]", "algo=../x", "a=\x1b[2J"],
+    [
+        "+x._target_=os.system",
+        "--config-dir=/tmp",
+        "-cd=x",
+        "hydra.searchpath=[/tmp]",
+        "a=\x1b[2J",
+        "algo=../x",
+        "algo=/etc/x",
+        "algo=..",
+        "algo=[a,b]",
+        "experiment=map/../../x",
+        "experiment=map/",
+        "probe=[",
+        "tracker=[wandb,../b]",
+        "tracker=[/etc/x]",
+    ],
 )
 def test_no_command_is_made_of_a_manifest_that_names_code(manifest, override):
     jobs = [replace(job, overrides=[*job.overrides, override]) for job in manifest.jobs]
     write_json(manifest.file(".json"), {"jobs": [asdict(job) for job in jobs]})
     assert {run.command for run in survey(manifest.folder)} == {""}
     assert all("might run code" in run.note for run in survey(manifest.folder))
+
+
+@pytest.mark.parametrize("announced", [True, False])
+@pytest.mark.parametrize(
+    "choice",
+    ["experiment=fedgela/stand-in_fmnist_mlpnet_dir0.1", "probe=[cost, forces]", "probe=[]", "tracker=[wandb]"],
+)
+def test_files_in_folders_of_a_group_and_lists_of_files_have_a_command(tmp_path, announced, choice):
+    config = composed([choice, f"out={tmp_path}"])
+    rundir = RunDir(run_path(config))
+    rundir.write_text("config.yaml", OmegaConf.to_yaml(OmegaConf.create(config)))
+    rundir.write("plan.json", {})
+    if announced:
+        Manifest.of([([choice, f"out={tmp_path}"], config)]).write()
+    (run,) = survey(tmp_path)
+    assert run.note == ""
+    again = composed(shlex.split(run.command)[3:])
+    assert [again[key] for key in ("probe", "tracker")] == [config[key] for key in ("probe", "tracker")]
+    assert run_path(again) == run.path
+
+
+@pytest.mark.parametrize("choice", ["tracker=[wandb,boom]", "experiment=map/boom"])
+def test_each_file_of_a_choice_must_be_ours(configured, choice):
+    manifest = Manifest.of([([choice], configured())])
+    manifest.write()
+    (run,) = survey(manifest.folder)
+    assert run.command == ""
+    assert "boom is not a choice of fedexp itself" in run.note
 
 
 @pytest.mark.parametrize("path", ["a\0b", "\0/../x", "x" * 5000])

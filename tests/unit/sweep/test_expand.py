@@ -7,7 +7,7 @@ import pytest
 from fedexp.config.sources import Sources
 from fedexp.errors import ConfigError
 from fedexp.sweep import expand
-from fedexp.sweep.expand import as_hydra_sees, combinations, parsed
+from fedexp.sweep.expand import combinations, parsed
 
 SOURCES = Sources()
 
@@ -20,14 +20,6 @@ def test_all_combinations_in_the_order_of_the_arguments():
         for r in (1, 2)
         for a in ("ditto", "ditto_rs")
         for s in (3, 4)
-    ]
-
-
-def test_what_belongs_to_a_swept_group_is_swept_with_it():
-    assert as_hydra_sees(parsed(["algo=fedrs,map", "algo.rs.alpha=0.5", "seed=1"])) == [
-        "algo=fedrs,map",
-        "algo.rs.alpha=choice(0.5)",
-        "seed=1",
     ]
 
 

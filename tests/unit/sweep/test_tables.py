@@ -212,6 +212,19 @@ def test_commands_survive_the_shell() -> None:
     assert shlex.split(SweepJob(0, overrides, "failed").command) == ["fedexp", *overrides]
 
 
+def test_the_command_of_a_job_keeps_what_is_on_file_and_reads_the_same_configurations(tmp_path: Path) -> None:
+    record_job(
+        tmp_path,
+        0,
+        overrides=["algo=mine", "++force=true"],
+        status="failed",
+        error="x",
+        options=["--config-dir", "/my conf"],
+    )
+    (failed,) = collect(tmp_path)
+    assert failed.command == "fedexp --config-dir '/my conf' algo=mine"
+
+
 def test_the_same_seed_twice_is_one_sample() -> None:
     (row,) = table([job(0, "seed=0", result(0.2)), job(1, "seed=1", result(0.4)), job(2, "seed=1", result(0.4))])
     assert row.metrics["aggregation.last"].n == row.seeds == 2
