@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -33,7 +34,7 @@ def demand_project(entity: str, project: str) -> None:
     if project not in known:
         raise ConfigError(
             f"project={project}: {entity} has no such project. Mirror runs to it first: "
-            f"python -m fedexp.track sync wandb multirun/NAME project={project}"
+            f"python -m fedexp.track sync wandb multirun/NAME {shlex.quote(f'project={project}')}"
         )
 
 

@@ -115,4 +115,12 @@ def _chosen(runs: Runs, given: dict[str, str], options: set[str]) -> tuple[dict[
 
 
 def _listed(text: str) -> tuple[str, ...]:
-    return tuple(part for part in text.split(",") if part)
+    """The values between commas; those inside of brackets are part of a value, ``[8, 8]``."""
+    parts, depth = [""], 0
+    for letter in text:
+        depth += (letter in "[{") - (letter in "]}")
+        if letter == "," and not depth:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return tuple(filter(None, parts))

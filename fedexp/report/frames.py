@@ -19,6 +19,7 @@ Row = dict[str, Any]
 NOT_SETTINGS = ("_target_", "_partial_")
 NOT_NUMBERS = ("checksums", "digests", "versions")
 GOALS = ("aggregation", "personalization")
+DIGITS = 15  # of a number: all that it can have been written with
 TEXTS = ("run", "status", "direction", "name")  # columns of csv files that are not numbers
 
 
@@ -86,7 +87,9 @@ def written(value: Any) -> str:
     """A setting as on the command line; what a run has not is a dash."""
     if value is None or value != value:
         return DASH
-    return literal(value) if isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        return f"{value:.{DIGITS}g}"
+    return literal(value) if isinstance(value, bool) else str(value)
 
 
 def natural(text: str) -> list[tuple[int, float, str]]:
@@ -122,8 +125,12 @@ def brought_by(frame: pd.DataFrame, group: str) -> list[str]:
 
 
 def same(value: Any, text: str) -> bool:
-    """Whether a setting has the value that is written so; numbers may be written in several ways, and null is none."""
+    """Whether a setting has the value that is written so; numbers may be written in several ways, and null is none.
+
+    So may lists, with spaces after their commas or without.
+    """
     try:
         return float(value) == float(text)
     except (TypeError, ValueError):
-        return written(value) == (DASH if text == "null" else text)
+        wanted = DASH if text == "null" else text
+        return re.sub(r",\s+", ",", written(value)) == re.sub(r",\s+", ",", wanted)

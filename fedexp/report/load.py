@@ -49,6 +49,7 @@ class Runs:
     found: tuple[FoundRun, ...]
     complaints: dict[str, str] = field(default_factory=dict, compare=False)  # by file
     max_rounds: int | None = None  # so many of the evaluated rounds are in ``rounds`` and ``classes``; None: all
+    chosen_from: Runs | None = field(default=None, repr=False, compare=False)  # whose settings are asked for here too
 
     # ------------------------------------------------------------ frames
     @cached_property
@@ -59,9 +60,14 @@ class Runs:
 
     @cached_property
     def config(self) -> pd.DataFrame:
-        """One row per run: its status, and all settings with their dotted names. ``algo``, ``data``, … are choices."""
-        read = self._each(lambda run: [{"status": run.status, **frames.settings(_config(run))}])
-        return _frame(read, ("run", "status"))
+        """One row per run: its status, and all settings with their dotted names. ``algo``, ``data``, … are choices.
+
+        Runs that were chosen from others have the columns of those, whether or not one of them has such a setting.
+        """
+        read = _frame(
+            self._each(lambda run: [{"status": run.status, **frames.settings(_config(run))}]), ("run", "status")
+        )
+        return read if self.chosen_from is None else read.reindex(columns=self.chosen_from.config.columns)
 
     @cached_property
     def results(self) -> pd.DataFrame:
@@ -132,19 +138,19 @@ class Runs:
         return self.only(run.name for run in self.found if run.status == "done")
 
     def where(self, wanted: Mapping[str, Sequence[str]]) -> Runs:
-        """The runs that have one of the values of each setting, written as on the command line.
+        """The runs that have one of the values of each setting, written as on the command line; null is none.
 
         Raises:
             ConfigError: If there is no such setting, or no such run; with the nearest name, or the values there are.
         """
         config = self.config
         for key, values in wanted.items():
-            written = config[self.setting(key)].map(frames.written)
-            unknown = [value for value in values if value not in set(written)]
-            if unknown:
-                there = sorted(set(written), key=frames.natural)
+            own = config[self.setting(key)]
+            if unknown := [text for text in values if not any(frames.same(value, text) for value in own)]:
+                written = {"null" if text == DASH else text for text in own.map(frames.written)}
+                there = sorted(written, key=frames.natural)
                 raise ConfigError(f"{key}={unknown[0]}: no run has this value. {nearest(unknown[0], there)}")
-            config = config[written.isin(values)]
+            config = config[[any(frames.same(value, text) for text in values) for value in own]]
         if config.empty:
             chosen = " ".join(f"{key}={','.join(values)}" for key, values in wanted.items())
             raise ConfigError(f"{chosen}: no run has all of these settings. Leave one out.")
@@ -181,7 +187,8 @@ class Runs:
     def only(self, names: Iterable[str]) -> Runs:
         """The runs of these names."""
         kept = set(names)
-        return replace(self, found=tuple(run for run in self.found if run.name in kept))
+        found = tuple(run for run in self.found if run.name in kept)
+        return replace(self, found=found, chosen_from=self.chosen_from or self)
 
     def thinned(self, max_rounds: int) -> Runs:
         """The same with at most so many evaluated rounds of each run, evenly spaced, the first and the last too."""

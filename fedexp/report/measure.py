@@ -15,6 +15,7 @@ from fedexp.report.load import Runs
 from fedexp.reproduce import selection
 from fedexp.reproduce.paired import LEVEL
 from fedexp.reproduce.verdict import MIN_SEEDS, interval
+from fedexp.sweep.results import UNRANKED
 from fedexp.terminal.numbers import human_bytes
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 SHARES = (*frames.GOALS, "missing")  # groups of metrics that are shares of one
 NOT_SHARES = ("loss", "window", "of", "round")  # but for these last parts of their names
 LESS_IS_BETTER = ("loss", "std", "seconds", "bytes", "terms")
+WORDS_OF_UNITS = {"%": "accuracy (%)", "MB": "sent (MB)", "s": "time (s)"}
 BOTH = ("aggregation.mean", "personalization.mean")
 LAST = "last round"  # the rule by which a metric of rounds becomes one number
 WORDS = {
@@ -36,6 +38,7 @@ WORDS = {
     "before": "accuracy before training",
     "owned": "accuracy among owned classes",
 }
+WORDS_OF_ROUNDS = {**WORDS, "std": "accuracy, deviation over clients"}
 TITLES = {  # of whole names
     "missing.accuracy": "personal accuracy on all classes",
     "missing.owned": "personal accuracy on owned classes",
@@ -76,11 +79,24 @@ class Metric:
         """Whether the highest value is the best."""
         return not set(self.parts) & set(LESS_IS_BETTER)
 
+    @property
+    def ranked(self) -> bool:
+        """Whether some value is the best."""
+        return self.name not in UNRANKED
+
     @cached_property
     def title(self) -> str:
         """For axes and headings, with the unit."""
+        return self._titled(WORDS)
+
+    @cached_property
+    def title_of_rounds(self) -> str:
+        """The same where the number of each round is shown."""
+        return self._titled(WORDS_OF_ROUNDS)
+
+    def _titled(self, known: Mapping[str, str]) -> str:
         group, _, rest = self.name.partition(".")
-        words = WORDS.get(rest, rest.replace(".", " ").replace("_", " ")) if group in frames.GOALS else rest
+        words = known.get(rest, rest.replace(".", " ").replace("_", " ")) if group in frames.GOALS else rest
         named = TITLES.get(self.name, f"{group.replace('_', ' ')} {words}".strip())
         return f"{named} ({self.unit})" if self.unit else named
 
@@ -90,6 +106,12 @@ class Metric:
             return human_bytes(value * 1e6)
         digits = f"z.{1 if self.unit == '%' else 2}f" if self.unit else ".4g"
         return f"{value:{sign}{digits}}".replace("-", "−")
+
+
+def shared_title(metrics: Sequence[Metric]) -> str:
+    """For an axis of one metric, or of several with the same unit."""
+    first, *others = metrics
+    return WORDS_OF_UNITS.get(first.unit, "") if others else first.title
 
 
 @dataclass(frozen=True)
@@ -174,10 +196,8 @@ def cells(runs: Runs, found: pd.DataFrame, groups: Mapping[str, Sequence[str]], 
         ConfigError: If there is no such setting, or two runs of one cell have the same value of ``over``.
     """
     keys = dict.fromkeys(runs.setting(key) for keys in groups.values() for key in keys)
-    config = runs.config[["run", *(key for key in {**keys, runs.setting(over): None} if key != "run")]]
-    joined = found.merge(
-        config.rename(columns={over: "over"}) if over not in keys else config.assign(over=config[over])
-    )
+    config = runs.config[["run", *(key for key in keys if key != "run")]]
+    joined = found.merge(config.assign(over=runs.config[runs.setting(over)]), on="run")
     for name, own in groups.items():
         joined[name] = frames.labels(joined, own) if own else ""
     _check_single(runs, joined, list(groups), over)

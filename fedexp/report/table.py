@@ -46,10 +46,13 @@ class Column:
 
     @cached_property
     def best(self) -> dict[int, int]:
-        """1 for the best row, 2 for the second, as far as they are not equal as written."""
+        """1 for the best row, 2 for the second, as far as they are not equal as written; none if none is better."""
+        if not self.metric.ranked:
+            return {}
         sign = 1 if self.metric.more_is_better else -1
-        digits = 1 if self.metric.unit == "%" else 6
-        return best_two({i: sign * round(s.mean, digits) for i, s in enumerate(self.spreads) if s})
+        written: dict[str, float] = {}  # by text: the value that stands for all that are written so
+        means = ((row, spread.mean) for row, spread in enumerate(self.spreads) if spread)
+        return best_two({row: written.setdefault(self.metric.text(mean), sign * mean) for row, mean in means})
 
     def differences(self, row: int) -> Differences | None:
         """A row less the reference, by seed; None where there is nothing to compare."""
@@ -99,8 +102,9 @@ class ResultTable:
 
     @cached_property
     def _by_seed(self) -> list[dict[str, float]]:
-        """The values of each column and seed, more being better."""
-        return [_signed(column, seed, self.rows) for column in self.columns for seed in _seeds(column)]
+        """The values of each column and seed of which some can be better, more being so."""
+        ranked = (column for column in self.columns if column.metric.ranked)
+        return [_signed(column, seed, self.rows) for column in ranked for seed in _seeds(column)]
 
     @property
     def _ranked(self) -> str:

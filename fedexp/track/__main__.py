@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -60,8 +61,10 @@ def _maker(name: str, given: Sequence[str]) -> Callable[[Mapping[str, Any]], Any
     A run is mirrored where it was to be, unless something else is asked for. Nothing else is taken from its files,
     which may be somebody else's.
     """
-    if name == "none":
-        raise ConfigError("tracker=none mirrors nothing. Choose another.")
+    if name in ("none", "null"):
+        raise ConfigError(f"tracker={name} mirrors nothing. Choose another.")
+    if not re.fullmatch(r"[\w-]+", name):
+        raise ConfigError(f"{name} is not the name of one tracker. For several, give the command once for each.")
     overrides = [_override(name, each) for each in given]
     (node,) = composed([f"tracker={name}", *overrides])["tracker"].values()
     settings = {key: value for key, value in node.items() if key != "_target_"}

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedexp.config.compose import Config, overrides_of
-from fedexp.config.identity import IRRELEVANT
+from fedexp.config.identity import IRRELEVANT, PARTLY
 from fedexp.errors import FedexpError
 from fedexp.runs.sweep_manifest import Manifest
 from fedexp.track.base import RunCard
@@ -75,7 +75,8 @@ def _own(manifest: Manifest, card: RunCard) -> list[str]:
     if not jobs or len(manifest.jobs) < 2:
         return []
     shared = set.intersection(*(set(job.overrides) for job in manifest.jobs))
-    return [override for override in jobs[0].overrides if override not in shared and not _without_effect(override)]
+    own = [override for override in jobs[0].overrides if override not in shared]
+    return [override for override in own if not _without_effect(override, card.config)]
 
 
 def _manifests(folder: Path) -> Iterator[Manifest]:
@@ -90,13 +91,16 @@ def _read(path: Path, _: int) -> Manifest:
 
 
 def _relevant(config: Config) -> list[str]:
-    return [override for override in overrides_of(config) if not _without_effect(override)]
+    return [override for override in overrides_of(config) if not _without_effect(override, config)]
 
 
-def _without_effect(override: str) -> bool:
-    """Whether no number depends on an override."""
+def _without_effect(override: str, config: Config) -> bool:
+    """Whether no number of a run with this configuration depends on an override."""
     key = override.lstrip("+~").partition("=")[0]
-    return any(key == name or key.startswith(f"{name}.") for name in (*IRRELEVANT, "executor", "loop"))
+    if any(key == name or key.startswith(f"{name}.") for name in IRRELEVANT):
+        return True
+    group, _, name = key.partition(".")
+    return group in PARTLY and (group not in config or (name or "_target_") not in PARTLY[group](config[group]))
 
 
 def _choices(config: Config) -> dict[str, Any]:

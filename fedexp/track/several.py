@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -47,7 +48,7 @@ class Trackers:
                 self.failed[name] = why = first_line(error)
                 self._say(
                     f"tracker {name} failed ({why}). The run is not affected, and what is missing there can be added "
-                    f"later: python -m fedexp.track sync {name} {self._where}"
+                    f"later: python -m fedexp.track sync {name} {shlex.quote(self._where)}"
                 )
 
 

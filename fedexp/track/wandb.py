@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import logging
 import os
+import shlex
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -188,7 +189,8 @@ class WandbTracker:
             return os.environ["WANDB_MODE"]
         if has_key(wandb):
             return "online"
-        LOG.warning("No W&B API key: recorded offline. Upload with: python -m fedexp.track sync wandb %s", card.path)
+        upload = shlex.join(["python", "-m", "fedexp.track", "sync", "wandb", str(card.path)])
+        LOG.warning("No W&B API key: recorded offline. Upload with: %s", upload)
         return "offline"
 
     # ------------------------------------------------------------ what rows are made of

@@ -39,7 +39,7 @@ def curves(
     shown = data(runs, Metric(metric), by, panels, over, x, band)
     whole = {"axis": style.whole(shown["x"])} if x == "round" else {}
     axis = altair().X("x:Q", title=X[x][0], scale=altair().Scale(nice=False), **whole)
-    chart = lines(shown, axis, Metric(metric).title, points=shown["round"].nunique() <= MARKED_UP_TO)
+    chart = lines(shown, axis, Metric(metric).title_of_rounds, points=shown["round"].nunique() <= MARKED_UP_TO)
     caption = about(runs, shown, over, band)
     if shown.groupby(["panel", "method"])["n"].nunique().max() > 1:
         caption += f" Where the run of a {over} has no number, the mean is that of the others."

@@ -13,7 +13,7 @@ from fedexp.report.figures.figure import Figure, inline
 from fedexp.report.figures.lines import BANDS, about, check, lines
 from fedexp.report.frames import written
 from fedexp.report.load import Runs
-from fedexp.report.measure import LAST, Metric, Spread, both_goals, cells, in_order, values
+from fedexp.report.measure import LAST, Metric, Spread, both_goals, cells, in_order, shared_title, values
 from fedexp.terminal.numbers import DASH
 
 if TYPE_CHECKING:
@@ -46,8 +46,7 @@ def parameter(
     logarithmic = log == "true" or (log == "auto" and _spans_decades(shown["x"]))
     scale = alt.Scale(type="log", nice=False) if logarithmic else alt.Scale(zero=False, nice=False)
     axis = alt.X("x:Q", title=f"{name}{' (log scale)' if logarithmic else ''}", scale=scale)
-    title = Metric(metric[0]).title if len(metric) == 1 else "accuracy (%)"
-    chart = lines(shown, axis, title, points=True)
+    chart = lines(shown, axis, shared_title([Metric(name) for name in metric]), points=True)
     level = in_order(shown[shown["level"]]["method"])
     caption = about(runs, shown, over, band) + (f" Level: {', '.join(level)}, without {name}." if level else "")
     return Figure(chart, shown, f"Sensitivity to {parameter}", caption)

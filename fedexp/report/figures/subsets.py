@@ -11,7 +11,7 @@ from fedexp.report.figures import style
 from fedexp.report.figures.figure import Figure
 from fedexp.report.figures.lines import BANDS, about, check, lines
 from fedexp.report.load import Runs
-from fedexp.report.measure import Spread
+from fedexp.report.measure import Spread, cells
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -30,7 +30,7 @@ def subsets(runs: Runs, *, by: Sequence[str] = (), over: str = "seed", band: str
 
 
 def data(runs: Runs, by: Sequence[str], over: str, band: str) -> pd.DataFrame:
-    """Mean accuracy over each set of classes, of its own runs and of those with all classes."""
+    """Mean accuracy over each set of classes, of its own runs and of those with all classes, told apart by settings."""
     owned = {run.name: _owned(runs.partition(run)) for run in runs.done.found}
     everything = max(map(len, owned.values()), default=0)
     smaller = sorted({classes for classes in owned.values() if len(classes) < everything}, key=len)
@@ -48,12 +48,11 @@ def data(runs: Runs, by: Sequence[str], over: str, band: str) -> pd.DataFrame:
         for some in smaller if len(classes) == everything else [classes]:
             line = ALL if len(classes) == everything else ALONE
             rows.append({"run": run, "line": line, "x": len(some), "value": 100 * of_run.reindex(sorted(some)).mean()})
-    made = pandas().DataFrame(rows)
-    config = runs.done.config[["run", *by, over]].rename(columns={over: "over"})
-    joined = made.merge(config).dropna(subset=["value"])
+    made = pandas().DataFrame(rows).dropna(subset=["value"])
     return pandas().DataFrame([
-        {"panel": "", "method": line, "x": x, **Spread(tuple(own["value"])).row(band)}
-        for (line, x), own in joined.groupby(["line", "x"])
+        {"panel": "", "method": ", ".join(filter(None, [label, line])), "x": x, **Spread(tuple(own["value"])).row(band)}
+        for (line, x), of_classes in made.groupby(["line", "x"])
+        for label, own in cells(runs.done, of_classes, {"label": by}, over).groupby("label")
     ])  # fmt: skip
 
 

@@ -10,6 +10,7 @@ from fedexp.report.extra import altair, pandas
 from fedexp.report.figures import style
 from fedexp.report.figures.figure import Figure, inline
 from fedexp.report.figures.lines import about, check
+from fedexp.report.frames import written
 from fedexp.report.load import Runs
 from fedexp.report.measure import Spread, cells, in_order
 from fedexp.report.probes import Number
@@ -114,10 +115,10 @@ def _of(name: str, row: str) -> str:
 def _chosen(found: pd.DataFrame, clients: Sequence[str]) -> pd.DataFrame:
     if not clients:
         return found
-    own = found[found["client"].isin([int(client) for client in clients if client.isdigit()])]
-    if own.empty:
-        raise ConfigError(f"clients={','.join(clients)}: there is no row of any of them.")
-    return own
+    names = found["client"].map(written)
+    if lacking := [client for client in clients if client not in set(names)]:
+        raise ConfigError(f"clients={','.join(lacking)}: there is no row of {'these' if lacking[1:] else 'this one'}.")
+    return found[names.isin(clients)]
 
 
 def _chart(shown: pd.DataFrame, title: str) -> Any:

@@ -73,4 +73,4 @@ def _seconds(runs: Runs, layout: Layout) -> Table | None:
     there = [name.removeprefix("seconds.") for name in runs.done.results if name.startswith("seconds.")]
     kinds = sorted(there, key=lambda kind: list(SECONDS).index(kind) if kind in SECONDS else len(SECONDS) - 1.5)
     metrics: Metrics = {f"seconds.{kind}": (kind, SECONDS.get(kind, "")) for kind in kinds}
-    return results_table(runs, layout, metrics, "Seconds of a run by kind of work", unranked=list(metrics))
+    return results_table(runs, layout, metrics, "Seconds of a run by kind of work", marked=False)

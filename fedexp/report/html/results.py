@@ -9,7 +9,6 @@ from fedexp.report.html.figures import OTHERS, Figures
 from fedexp.report.html.layout import REFERENCE, Layout
 from fedexp.report.html.tables import differences_table, results_table
 from fedexp.report.load import Runs
-from fedexp.sweep.results import UNRANKED
 
 GOALS = {
     "aggregation.last": ("last", "Server's model on the global test set, last evaluated round."),
@@ -34,7 +33,6 @@ MISSING = {
     "missing.forgotten": ("forgotten", "Absent classes: accuracy of the model as received, less that after training."),
     "missing.predicted_owned": ("answers owned", "Share of the sample that is taken for one of the client's classes."),
 }
-NOT_RANKED = (*UNRANKED, "missing.predicted_owned")
 ABOUT_MISSING = (
     "What personal models know of classes that their clients do not own, after local training: means over clients and "
     "over the last evaluated rounds."
@@ -45,7 +43,7 @@ def results(runs: Runs, layout: Layout, figures: Figures) -> Iterator[Section]:
     """The chapters that these runs have something for."""
     main = results_table(runs, layout, GOALS, "Accuracy of both goals")
     compared = differences_table(runs, layout, COMPARED, REFERENCE)
-    known = results_table(runs, layout, MISSING, "Missing classes", unranked=NOT_RANKED)
+    known = results_table(runs, layout, MISSING, "Missing classes")
     yield from _section("results", "Results", [main, compared, *_gallery(figures, "results")])
     yield from _section("parameters", "Hyper-parameters", _gallery(figures, "parameters"))
     missing = [known, *_gallery(figures, "missing")] if known else _gallery(figures, "missing")

@@ -22,17 +22,15 @@ PAIRED = (
 Metrics = Mapping[str, tuple[str, str]]  # by name: the heading, and what it means
 
 
-def results_table(
-    runs: Runs, layout: Layout, metrics: Metrics, caption: str, *, unranked: Sequence[str] = ()
-) -> Table | None:
-    """Metrics of each method in each scene, the best and the second of a scene marked; None if no run has any.
+def results_table(runs: Runs, layout: Layout, metrics: Metrics, caption: str, *, marked: bool = True) -> Table | None:
+    """Metrics of each method in each scene; None if no run has any.
 
     Args:
         runs: The runs; those that are not finished are left out.
         layout: What rows are told apart by.
         metrics: The columns.
         caption: What it is.
-        unranked: Metrics of which neither more nor less is better.
+        marked: Whether the best and the second of a scene are.
     """
     known = {name: told for name, told in metrics.items() if name in runs.done.results.columns}
     if not known:
@@ -43,9 +41,7 @@ def results_table(
         there = [name for name in known if name in own.results.columns]
         made = make_table(own, metric=there, rows=layout.methods)
         several = several or any(len(cell) > 1 for column in made.columns for cell in column.cells)
-        by_metric = {
-            column.metric.name: _cells(column, rank=column.metric.name not in unranked) for column in made.columns
-        }
+        by_metric = {column.metric.name: _cells(column, marked=marked) for column in made.columns}
         for number, named in enumerate(_stubs(made, layout, own)):
             numbers = (by_metric[name][number] if name in by_metric else EMPTY for name in known)
             rows.append((*map(Cell, scene), *named, *numbers))
@@ -93,10 +89,10 @@ def _heading(name: str, told: tuple[str, str]) -> Heading:
     return Heading(text, numeric=True, group=f"{group}, {metric.unit}" if metric.unit == "%" else group, about=about)
 
 
-def _cells(column: Column, *, rank: bool) -> list[Cell]:
+def _cells(column: Column, *, marked: bool) -> list[Cell]:
     """A column in all forms."""
+    best = column.best if marked else {}
     forms = [_aligned([column.shown(row, show) for row in range(len(column.cells))]) for show in SHOW]
-    best = column.best if rank else {}
     return [
         Cell(texts[0], spread.mean, LOOKS.get(best.get(row, 0), ""), texts[1:]) if spread else EMPTY
         for row, (spread, texts) in enumerate(zip(column.spreads, zip(*forms, strict=True), strict=True))

@@ -124,6 +124,8 @@ def test_saving_twice_changes_the_same_workspace_and_reports(
 def test_a_project_that_is_not_there_is_told(server: WandbServer, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["project=thesus", *NO_RESULTS]) == 2
     assert "someone has no such project" in capsys.readouterr().err
+    assert main(["project=my thesis", *NO_RESULTS]) == 2
+    assert "multirun/NAME 'project=my thesis'" in capsys.readouterr().err.replace("\n", " ")
     assert server.views == {}
 
 

@@ -27,6 +27,13 @@ def test_a_table_in_every_format(folder, tmp_path, capsys):
     assert len(capsys.readouterr().out.splitlines()) == 1 + 2 * 2
 
 
+def test_a_list_is_one_value(folder, capsys):
+    assert main(["table", str(folder), "format=csv", "model.hidden=[8, 8]", "algo=map,fedavg"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 1 + 2 * 2
+    assert main(["table", str(folder), "model.hidden=[8, 8],[[1, 2],[3]]"]) == 2
+    assert "model.hidden=[[1, 2],[3]]: no run has this value" in capsys.readouterr().err.replace("\n", " ")
+
+
 def test_figures_are_written_in_every_format(folder, tmp_path, capsys):
     for form in ("svg", "png", "pdf", "html"):
         file = tmp_path / f"figure.{form}"

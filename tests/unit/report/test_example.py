@@ -51,6 +51,7 @@ def test_its_report_has_every_part(tmp_path):
     text = (tmp_path / "example" / "report.html").read_text()
     for heading in ("Accuracy of both goals", "Missing classes", "Both goals", "Angles between class means", "Cost"):
         assert heading in text
+    assert "python -m fedexp -m algo=fedavg,fedrs,map partition.max_classes=2" in text  # the command that made it
     assert len(text) < 2_000_000
 
 

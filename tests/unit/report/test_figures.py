@@ -81,6 +81,11 @@ def test_the_front_is_what_no_method_beats_in_both(runs):
     assert list(against.data[against.data["front"]]["method"]) == ["map"]
 
 
+def test_the_runs_of_a_point_may_be_told_apart_by_their_names(runs):
+    one, two = (drawn(runs, "plane", x="aggregation.mean", y="aggregation.loss", over=o).data for o in ("run", "seed"))
+    assert one.equals(two)
+
+
 @pytest.mark.parametrize(
     ("more_x", "more_y", "front"),
     [
@@ -248,6 +253,35 @@ def test_a_map_of_two_parameters(swept):
     assert len(data) == 6  # runs without alpha are not in it
     cell = data[(data["x"] == "0.1") & (data["y"] == "5")].iloc[0]
     assert cell["mean"] == pytest.approx(100 * statistics.fmean(aggregation("fedrs", s, ROUNDS, 0.1) for s in (0, 1)))
+
+
+def y_titles(figure):
+    """What stands at the vertical axes."""
+    spec = figure.chart.to_dict()
+    layers = spec.get("layer") or spec["spec"]["layer"]
+    return {" ".join(layer["encoding"]["y"]["title"]) for layer in layers}
+
+
+@pytest.mark.parametrize(
+    ("metric", "title"),
+    [
+        ("seconds.train,seconds.elapsed", "time (s)"),
+        ("bytes.up,bytes.down", "sent (MB)"),
+        ("aggregation.mean,personalization.mean", "accuracy (%)"),
+        ("seconds.train", "seconds train (s)"),
+    ],
+)
+def test_several_metrics_are_named_by_their_unit(swept, metric, title):
+    fedavg = load(swept).where({"algo": ["fedavg"]})
+    assert y_titles(drawn(fedavg, "parameter", parameter="local.epochs", metric=metric)) == {title}
+
+
+def test_the_deviation_of_a_round_is_over_clients(tmp_path):
+    rundir = write_run(tmp_path, "fedavg", 0, done=False)
+    rundir.append_record({"round": ROUNDS + 1, "personalization": {"accuracy": 0.5, "std": 0.1}})
+    rundir.conclude({"status": "finished", "rounds": ROUNDS + 1})
+    figure = drawn(load(tmp_path), "curves", metric="personalization.std")
+    assert y_titles(figure) == {"personalization accuracy, deviation over clients (%)"}
 
 
 # ---------------------------------------------------------------- looks

@@ -185,6 +185,17 @@ def test_scenes_are_told_apart_and_the_best_is_marked_in_each(swept, tmp_path):
     }  # fmt: skip
 
 
+@pytest.mark.parametrize("alpha_is", ["in one scene", "in no finished run"])
+def test_a_setting_need_not_be_in_each_scene_nor_in_a_finished_run(tmp_path, alpha_is):
+    one_scene = alpha_is == "in one scene"
+    write_run(tmp_path, "fedavg", 0, epochs=1)
+    write_run(tmp_path, "map", 0, epochs=1)
+    for alpha in (0.1, 0.9):
+        write_run(tmp_path, "fedrs", 0, alpha=alpha, epochs=5 if one_scene else 1, done=one_scene)
+    assert main([str(tmp_path)]) == 0
+    assert Layout.of(load(tmp_path)).methods == ("algo", "algo.rs.alpha")
+
+
 def test_settings_that_follow_from_others_are_not_named(tmp_path):
     for algo, epochs in (("fedavg", 1), ("map", 5)):
         write_run(tmp_path, algo, 0, epochs=epochs)

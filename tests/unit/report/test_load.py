@@ -30,6 +30,15 @@ def test_settings_are_flat_and_groups_have_their_choice(runs):
     assert row["status"] == "done"
 
 
+def test_chosen_runs_have_the_settings_of_all(tmp_path):
+    write_run(tmp_path, "fedavg", 0)
+    write_run(tmp_path, "fedrs", 0, alpha=0.5, done=False)
+    found = load(tmp_path)
+    assert found.done.setting("algo.rs.alpha") == "algo.rs.alpha"
+    assert found.where({"algo": ["fedavg"]}).only(["fedavg-0-None-5"]).config.columns.equals(found.config.columns)
+    assert found.done.config["algo.rs.alpha"].map(frames.written).tolist() == ["–"]
+
+
 def test_other_frames_have_what_is_on_file(runs):
     assert runs.clients.groupby("run").size().eq(ROUNDS * CLIENTS).all()
     assert runs.clients["after"].dtype == float
@@ -102,6 +111,25 @@ def test_runs_by_their_paths_are_the_finished_ones(tmp_path):
 def test_runs_are_chosen_by_settings(runs, swept):
     assert len(runs.where({"algo": ["map", "fedrs"], "seed": ["0", "1"]}).found) == 4
     assert len(load(swept).where({"algo.rs.alpha": ["0.1"]}).found) == 4
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(20240101.0, "20240101"), (5.0, "5"), (0.1 + 0.2, "0.3"), (1e-5, "1e-05"), (True, "true"), (None, "–")],
+)
+def test_settings_are_written_with_all_their_digits(value, text):
+    assert frames.written(value) == text
+
+
+def test_runs_are_chosen_by_lists_by_null_and_by_numbers_however_they_are_written(runs, swept):
+    for hidden in ("[8, 8]", "[8,8]"):
+        assert len(runs.where({"model.hidden": [hidden]}).found) == 12
+    assert len(runs.where({"partition.seed": ["null"], "seed": ["0", "2"]}).found) == 8
+    assert len(load(swept).where({"algo.rs.alpha": ["null", "1e-1"]}).found) == 8
+    with pytest.raises(ConfigError, match=r"algo=: no run has all of these settings"):
+        runs.where({"algo": []})
+    with pytest.raises(ConfigError, match=r"algo.rs.alpha=7: no run has this value. Known: 0.01, 0.1, 0.9, null\."):
+        load(swept).where({"algo.rs.alpha": ["7"]})
 
 
 def test_wrong_names_get_the_nearest(runs):

@@ -261,6 +261,19 @@ def test_classes_alone_and_among_all(tmp_path):
     assert data.loc["trained on all", ["x", "mean"]].to_list() == pytest.approx([1, 100 * (BASE["map"] + 0.2)])
 
 
+def test_methods_that_learn_some_classes_are_told_apart(tmp_path):
+    for algo in ("map", "fedavg"):
+        write_run(tmp_path / "all", algo, 0)
+        write_run(tmp_path / "one", algo, 0, counts=[[5, 0, 0]] * 6)
+    data = drawn(load(tmp_path), "subsets", by="algo").data.set_index("method")
+    assert set(data["n"]) == {1}
+    for algo in ("map", "fedavg"):
+        for line in ("on these", "on all"):
+            assert data.loc[f"{algo}, trained {line}", "mean"] == pytest.approx(100 * (BASE[algo] + 0.2))
+    with pytest.raises(ConfigError, match="2 runs have seed=0; they differ in algo"):
+        drawn(load(tmp_path), "subsets")
+
+
 # ---------------------------------------------------------------- what can be wrong
 @pytest.mark.parametrize("name", [make.__name__ for make in OF_PROBES])
 def test_every_kind_has_a_specification_and_runs_without_the_probe_are_told_which(name, watched, tmp_path):
@@ -320,7 +333,8 @@ def test_runs_that_were_not_observed_are_left_out_and_counted(tmp_path):
         ("relativity", {"rounds": "1,7"}, "rounds=7: fedavg was observed in rounds 1, 2, 3, 4"),
         ("cost", {"reference": "fedav", "metric": "aggregation.mean"}, "Did you mean 'fedavg'"),
         ("spectrum", {"model": "received"}, "model=received: this must be trained or aggregated"),
-        ("zigzag", {"clients": "77"}, "clients=77: there is no row of any of them"),
+        ("zigzag", {"clients": "77"}, "clients=77: there is no row of this one"),
+        ("zigzag", {"clients": "0,77,x"}, "clients=77,x: there is no row of these"),
         ("zigzag", {"start": "late"}, "start=late: this must be own or downloaded"),
         ("subsets", {}, "needs runs whose clients own some classes together"),
     ],

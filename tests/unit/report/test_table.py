@@ -44,10 +44,31 @@ def test_differences_are_paired_by_seed(tmp_path):
     assert float(row["difference"]) == pytest.approx(10.0)  # not 10 + what the missing seed does to the mean
 
 
+def test_the_runs_of_a_cell_may_be_told_apart_by_their_names(runs):
+    by_run, by_seed = (rows_of(make_table(runs, metric=["aggregation.mean"], over=over)) for over in ("run", "seed"))
+    assert by_run["map", "aggregation.mean"]["n"] == "3"
+    assert [row["mean"] for row in by_run.values()] == [row["mean"] for row in by_seed.values()]
+    alone = make_table(runs, metric=["aggregation.mean"], rows=["run"], over="run")
+    assert len(alone.rows) == 12
+
+
 def test_ranks_are_over_columns_and_seeds(runs):
     table = make_table(runs, metric=["aggregation.mean", "aggregation.loss"])
     assert table.ranks == {"map": 1.0, "scaffold": 2.0, "fedavg": 3.0, "fedrs": 4.0}  # less loss is better
     assert make_table(runs, metric=["seconds.train"]).ranks == dict.fromkeys(table.rows, 2.5)
+
+
+@pytest.mark.parametrize("metric", ["missing.forgotten", "missing.predicted_owned"])
+def test_what_is_not_better_where_there_is_more_is_neither_ranked_nor_best(tmp_path, metric):
+    for algo in ("fedavg", "map"):
+        result = write_run(tmp_path, algo, 0, done=False)
+        result.append_record({"round": ROUNDS + 1, "missing": {metric.partition(".")[2]: made.BASE[algo], "absent": 1}})
+        result.conclude({"status": "finished", "rounds": ROUNDS})
+    table = make_table(load(tmp_path), metric=[metric])
+    assert (table.ranks, table.columns[0].best) == ({}, {})
+    assert "Rank" not in table.caption
+    both = make_table(load(tmp_path), metric=["aggregation.accuracy", metric], rule="best round")
+    assert both.ranks == {"map": 1.0, "fedavg": 2.0}
 
 
 def test_ranks_say_what_they_leave_out(tmp_path):
@@ -143,6 +164,19 @@ def test_what_a_cell_shows(runs, show, text):
         f"| map | **{text.replace('[', chr(92) + '[').replace(']', chr(92) + ']')}** |"
         in make_table(runs, metric=["aggregation.mean"], show=show).markdown()
     )
+
+
+def test_a_row_of_latex_does_not_begin_with_a_bracket(runs):
+    text = make_table(runs.where({"algo": ["map"]}), metric=["aggregation.mean"], rows=["model.hidden"]).latex()
+    assert "\n{}[8, 8] & 72.0" in text
+
+
+def test_what_is_equal_as_written_is_equally_good(tmp_path):
+    for algo, seconds in (("fedavg", 10.001), ("map", 10.002), ("fedrs", 12.0)):
+        rundir = write_run(tmp_path, algo, 0, done=False)
+        rundir.conclude({"status": "finished", "rounds": ROUNDS, "seconds": {"train": seconds}})
+    (column,) = make_table(load(tmp_path), metric=["seconds.train"]).columns
+    assert column.best == {0: 1, 1: 2, 2: 1}  # fedavg, fedrs, map
 
 
 def test_latex_escapes_and_marks(runs):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
+import pytest
 import yaml
 
 from fedexp.config.compose import composed
@@ -57,6 +59,31 @@ def test_the_command_gives_the_same_run(tmp_path: Path):
     told = of(["algo=fedrs", "local.epochs=2", f"out={tmp_path}", "tracker=wandb", "name=x", "loop=fabric"])
     assert identity.command(told) == "python -m fedexp algo=fedrs local.epochs=2"
     assert run_id(composed(identity.command(told).split()[3:])) == told.run
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        ["loop=batched", "loop.group=7"],
+        ["loop.precision=bf16-mixed", "loop.compile=true"],
+        ["loop.accelerator=cpu"],
+        ["executor=processes", "executor.workers=2", "executor.threads=2"],
+        ["loop=fabric", "loop.precision=16-mixed", "executor=serial"],
+        ["algo=fedgela", "~algo.etf.projection"],
+    ],
+)
+def test_the_command_gives_the_same_run_however_it_runs(tmp_path: Path, more: list[str]):
+    told = of(["local.epochs=2", f"out={tmp_path}", *more])
+    command = identity.command(told)
+    assert run_id(composed(shlex.split(command)[3:])) == told.run
+    for without_effect in ("executor=", "workers", "loop=fabric", "out="):
+        assert without_effect not in command
+
+
+def test_jobs_that_differ_in_how_they_run_are_told_apart_where_their_numbers_differ(tmp_path: Path):
+    jobs = [[f"loop={loop}", f"out={tmp_path}"] for loop in ("fabric", "batched")]
+    Manifest.of([(job, composed(job)) for job in jobs]).write()
+    assert [identity.title(of(job)) for job in jobs] == ["map s0", "map batched s0"]
 
 
 def test_a_run_with_choices_of_somebody_else_has_no_command(tmp_path: Path):

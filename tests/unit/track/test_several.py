@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,12 @@ class Spy:
 
     def finish(self, result: Any) -> None:
         self._called("finish")
+
+
+def test_the_command_survives_the_shell(tmp_path: Path):
+    said: list[str] = []
+    Trackers({"bad": Spy("start")}, said.append).start(card(tmp_path / "my runs"), [])
+    assert shlex.split(said[0])[-3:] == ["sync", "bad", str(tmp_path / "my runs")]
 
 
 @pytest.mark.parametrize(("fails", "heard"), [("start", 1), ("log", 2), ("finish", 4)])

@@ -231,13 +231,13 @@ def test_a_link_in_place_of_an_earlier_fragment_is_not_followed(tmp_path: Path, 
 
 
 def test_auto_without_a_key_is_offline_and_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    tracker = WandbTracker(figures=(), clients=False)
+    tracker, folder = WandbTracker(figures=(), clients=False), tmp_path / "my runs"
     with caplog.at_level(logging.WARNING, logger="fedexp"):
-        tracker.start(card(tmp_path), [])
+        tracker.start(card(folder), [])
     tracker.finish(None)
     (line,) = [entry.message for entry in caplog.records if entry.name.startswith("fedexp")]
-    assert f"python -m fedexp.track sync wandb {tmp_path}" in line
-    assert Offline(tmp_path).run.run_id == "3f2a91c0"
+    assert f"python -m fedexp.track sync wandb '{folder}'" in line
+    assert Offline(folder).run.run_id == "3f2a91c0"
 
 
 def test_nothing_is_printed(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
