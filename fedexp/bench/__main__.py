@@ -74,9 +74,9 @@ def _parser(command: str) -> argparse.ArgumentParser:
     )  # fmt: skip
     parser.add_argument("names", nargs="*", metavar="name", help="workloads (below); of algos, methods too")
     parser.add_argument("--turns", type=positive, default=10, help="turns that count, of each (default: 10)")
-    parser.add_argument("--warmup", type=positive, default=2, help="turns before them (default: 2)")
     parser.add_argument("--json", type=Path, help="write all figures to this file")
     if command in CONTESTS:
+        parser.add_argument("--warmup", type=positive, default=2, help="turns before them (default: 2)")
         add_loop_options(parser)
         parser.add_argument(
             "--to", type=folder, default=CSV_FOLDER, metavar="FOLDER",

@@ -43,8 +43,12 @@ Check = Callable[["Place"], Iterator[Finding]]
 def main(argv: Sequence[str], console: Console) -> int:
     """Runs all checks and prints what held; 1 if something did not."""
     asked = _parser().parse_args(argv)
-    if unknown := [n for n in (*asked.workloads, *asked.algos) if n not in (*WORKLOADS, *choices_of("algo"))]:
-        raise ConfigError(f"{unknown[0]} is neither a workload nor a method. {nearest(unknown[0], choices_of('algo'))}")
+    for option, given, known in (
+        ("--workloads", asked.workloads, list(WORKLOADS)),
+        ("--algos", asked.algos, choices_of("algo")),
+    ):
+        if unknown := [name for name in given if name not in known]:
+            raise ConfigError(f"{option} {unknown[0]}: this is not known. {nearest(unknown[0], known)}")
     from fedexp.bench import gpu_checks
 
     place = gpu_checks.Place.of(asked.device, asked.algos or choices_of("algo"), asked.workloads)

@@ -189,6 +189,7 @@ def memory(place: Place) -> Iterator[Finding]:
         yield Finding("memory of the device", "not checked", "only CUDA tells")
         return
     for name in place.workloads:
+        torch.cuda.reset_peak_memory_stats(place.device)
         with _opened(WORKLOADS[name], place, "loop=fabric") as engine:
             held = []
             for rounds in (2, 4):

@@ -136,4 +136,5 @@ def limit(
             trial = {name: min(lap.wall for lap in c.laps) for name, c in contestants.items()}
             names = sorted(names, key=lambda name: trial[name])[: max(len(names) // 2, 1)]
         stack.push(ends[names[0]].pop_all())
+    contestants[names[0]].laps.clear()
     return contestants[names[0]], trial

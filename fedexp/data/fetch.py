@@ -6,11 +6,13 @@ import gzip
 import shutil
 import threading
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urljoin
 
+from filelock import FileLock
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
 from fedexp.data.catalog import CATALOG
@@ -45,9 +47,21 @@ def obtain(name: str, root: Path, *, download: bool) -> tuple[Path, ...]:
     if not any(map(answers, hosts(entry).values())):
         raise DataError(advice(name, root, f"tried, but none of {', '.join(hosts(entry))} answered"))
     try:
-        return install(name, root, downloaded)
+        with _alone(root / f".fedexp-{name}.lock"):
+            return entry.find(root) or install(name, root, downloaded)  # another process may have been faster
     except (OSError, DataError) as error:
         raise DataError(advice(name, root, f"tried, but failed: {' '.join(str(error).split())}")) from error
+
+
+@contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """One process at a time; those that waited find the data there, or fail in their turn."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(path):
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
 
 
 def install(name: str, root: Path, way: Way) -> tuple[Path, ...]:

@@ -8,6 +8,7 @@ import math
 import pickle
 import shutil
 import tarfile
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ def content(path: Path) -> bytes:
     """Returns a file's bytes, unpacked if its name ends in .gz."""
     try:
         return gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"{path} ({_size(path)}) cannot be read: {error}.") from error
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import zipfile
+import zlib
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -43,7 +45,7 @@ class Mnist(Images):
         for samples, part in ((loaded.train, "train"), (loaded.test, "test")):
             _check(rows[part], samples.y, path, part)
         owners, test_owners = numbered(rows["train"][:, WRITER], rows["test"][:, WRITER])
-        return replace(loaded, owners=owners, test_owners=test_owners)
+        return replace(loaded, owners=owners, test_owners=test_owners, digest="")  # that of the cache is without owners
 
 
 def _rows(path: Path) -> dict[str, NDArray[np.int64]]:
@@ -55,7 +57,7 @@ def _rows(path: Path) -> dict[str, NDArray[np.int64]]:
         else:
             with np.load(path, allow_pickle=False) as archive:
                 stored = {part: archive[part] for part in QMNIST}
-    except (OSError, KeyError, ValueError, StopIteration) as error:
+    except (OSError, EOFError, KeyError, ValueError, StopIteration, zipfile.BadZipFile, zlib.error) as error:
         raise DataError(
             f"data.writers={path} holds neither {' and '.join(QMNIST.values())} (or .gz) nor arrays train and test "
             f"({type(error).__name__}: {error}). The files come with torchvision's QMNIST, or from the repository "

@@ -14,7 +14,7 @@ from fedexp.core.state import Message
 from fedexp.errors import ConfigError
 from fedexp.execute.base import Blueprint, Executor, Say, SerialExecutor, quiet
 from fedexp.execute.processes import ProcessExecutor
-from fedexp.execute.task import Task, TaskResult
+from fedexp.execute.task import Measure, Task, TaskResult
 
 WARM_UP = 5.0  # seconds, below which the first task is not measured: it pays for what later ones find ready
 MIN_SAVING = 1.5  # workers are started if they save this many times the time of their start
@@ -76,7 +76,8 @@ class AutoExecutor:
         if cold and seconds < WARM_UP:
             return
         self._seconds += seconds
-        self._work += sum(job.share * self._samples[job.client] for job in task.jobs)
+        if not isinstance(task, Measure):  # which only tests
+            self._work += sum(job.share * self._samples[job.client] for job in task.jobs)
         rounds = self._blueprint.facts.rounds - task.jobs[0].round
         clients = task.ahead if task.jobs[0].final else rounds * self._blueprint.cohort
         left = clients * mean(self._samples) * self._seconds / max(self._work, 1)

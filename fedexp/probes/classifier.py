@@ -44,7 +44,9 @@ class ClassifierProbe(Probe):
             return
         _end_epoch(log, step.phase, step.facts, step.weights, step.info.owned)
         name, kept = vector_name(step.facts), log.kept
-        gradient = step.weights[name].grad if name else None
+        vectors = step.weights[name] if name else None
+        # frozen vectors still have the gradient of whoever trained them last
+        gradient = vectors.grad if vectors is not None and vectors.requires_grad else None
         for span in ("epoch", "steps"):
             if gradient is not None:
                 known = kept.get(span)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import resource
+import sys
 from dataclasses import dataclass
 
 import torch
@@ -26,10 +27,12 @@ class CostProbe(Probe):
         """The ledger of the round."""
         sizes = view.sizes
         stored = sizes["network"] + sizes["kept"] + sizes["received"] - sizes["model"]
-        log.row("round", {"seconds": view.seconds, **sizes, "stored": stored, "peak": _peak()})
+        peak = _peak(next(iter(view.received.values())).device)
+        log.row("round", {"seconds": view.seconds, **sizes, "stored": stored, "peak": peak})
 
 
-def _peak() -> int:
-    if torch.cuda.is_available():
-        return torch.cuda.max_memory_allocated()
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+def _peak(device: torch.device) -> int:
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    unit = 1 if sys.platform == "darwin" else 1024  # of ru_maxrss, in bytes
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

@@ -44,7 +44,7 @@ class ProxiesProbe(Probe):
         if facts.feature_dim != 2 and self.project == "none":
             yield (
                 f"draws features in the plane, and this network has {facts.feature_dim} of them. Use a network with "
-                "two (model=lenet2d), or probe.proxies.project=pca."
+                "two (model=lenet2d), or project=pca."
             )
         name = vector_name(facts)
         if name is not None and facts.initial[name].shape[1] != facts.feature_dim:
@@ -76,7 +76,8 @@ class ProxiesProbe(Probe):
             h, vectors = on_sphere(h.double()), on_sphere(vectors)
         for key, value in {"features": h.float(), "vectors": vectors.float(), "labels": y}.items():
             log.array(f"{name}/{key}", value)
-        log.row(name, {**norms, "spread": spread, "directions": directions(vectors)})
+        seen = {} if self.project == "sphere" else {"directions": directions(vectors)}  # which are angles in a plane
+        log.row(name, {**norms, "spread": spread, **seen})
 
 
 def directions(vectors: Tensor) -> Tensor:

@@ -31,13 +31,21 @@ def available_memory() -> int:
 
 
 def _of_group() -> int | None:
-    """What a control group (version 2) leaves; files that were only read can be dropped at any time."""
+    """What control groups (version 2) leave: the process's own, and those that it is in."""
     try:
-        path = (PROC / "self" / "cgroup").read_text().partition("0::/")[2].splitlines()[0]
-        folder = CGROUP / path
+        here = CGROUP / (PROC / "self" / "cgroup").read_text().partition("0::/")[2].splitlines()[0]
+    except (OSError, IndexError):
+        return None
+    around = (folder for folder in (here, *here.parents) if folder.is_relative_to(CGROUP))
+    return min((left for folder in around if (left := _left(folder)) is not None), default=None)
+
+
+def _left(folder: Path) -> int | None:
+    """What one group leaves; files that were only read can be dropped at any time."""
+    try:
         limit = (folder / "memory.max").read_text().strip()
         used = int((folder / "memory.current").read_text())
         stat = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
-    except (OSError, ValueError, IndexError):
+    except (OSError, ValueError):
         return None
     return None if limit == "max" else max(int(limit) - used + int(stat.get("inactive_file", 0)), 0)

@@ -8,6 +8,7 @@ import resource
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
+from itertools import takewhile
 from pathlib import Path
 
 from fedexp.errors import ConfigError
@@ -27,18 +28,24 @@ def cores() -> int:
     given = os.environ.get(CORES)
     if given is None:
         slurm = os.environ.get("SLURM_CPUS_PER_TASK", "")
-        granted = [len(os.sched_getaffinity(0)), *_quotas(CGROUPS, Path("/proc/self/cgroup"))]
+        granted = [_affinity(), *_quotas(CGROUPS, Path("/proc/self/cgroup"))]
         return max(1, min([*granted, int(slurm)] if slurm.isdigit() else granted))
     if not given.isdigit() or int(given) < 1:
         raise ConfigError(f"The environment variable {CORES} must be a whole number above 0, not {given!r}.")
     return int(given)
 
 
+def _affinity() -> int:
+    """The cores that the system lets this process use; all, where it does not tell."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def gpus() -> list[str]:
     """The GPUs that may be used, as ``CUDA_VISIBLE_DEVICES`` names them."""
     given = os.environ.get(GPUS)
     if given is not None:
-        return [name.strip() for name in given.split(",") if name.strip()]
+        names = filter(None, (name.strip() for name in given.split(",")))
+        return [*takewhile(lambda name: name != "-1", names)]  # where the list ends for CUDA
     return [str(i) for i, _ in enumerate(NVIDIA.iterdir())] if NVIDIA.is_dir() else []
 
 

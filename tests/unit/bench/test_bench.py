@@ -97,6 +97,13 @@ def test_turns_alternate_with_the_base_and_warm_up_is_forgotten():
     assert (second.note, third.note) == ("why", "")
 
 
+def test_laps_of_earlier_groups_are_kept_when_the_next_one_warms_up():
+    base = Told("raw", [lap(1.0)] * 6, [])
+    for other in (Told(name, [lap(2.0)] * 2, []) for name in "ab"):
+        interleave(base, [other], 1, warmup=1, row=1, tell=lambda _: None)
+    assert len(base.laps) == 4
+
+
 def test_accuracies_are_those_after_equally_many_rounds():
     base, a, b = (Told(n, [lap(1.0)] * 3, []) for n in ("raw", "a", "b"))
     times = interleave(base, [a, b], 1, warmup=0, row=1, tell=lambda _: None)

@@ -69,6 +69,8 @@ def test_a_check_that_breaks_has_failed_and_the_others_go_on(monkeypatch, capsys
     [
         (("gpu-check", "--device", "cuda"), "--device cuda is not on this machine. Use --device cpu for a trial."),
         (("gpu-check", "--device", "cpu", "--algos", "fedavgg"), "Did you mean 'fedavg'"),
+        (("gpu-check", "--device", "cpu", "--algos", "W1"), "--algos W1: this is not known."),
+        (("gpu-check", "--device", "cpu", "--workloads", "map"), "--workloads map: this is not known."),
         (("W0", "--precision", "8-true"), "--precision must be one of 32-true, bf16-mixed, 16-mixed, bf16-true"),
         (("W0", "--device", "abacus"), "--device must be one of auto, cpu"),
     ],

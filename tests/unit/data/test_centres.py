@@ -7,6 +7,7 @@ from __future__ import annotations
 import csv
 import gzip
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from PIL import Image
 from fedexp.data.catalog import CATALOG
 from fedexp.data.isic import Isic2019
 from fedexp.data.mnist_writers import Mnist
+from fedexp.data.source import identified
 from fedexp.errors import DataError
 from tests.unit.data.test_files import write_idx, written
 
@@ -139,14 +141,27 @@ def test_the_writers_of_mnist_are_its_owners(qmnist, tmp_path):
     assert mnist(root, None).load().owners is None
 
 
+def test_the_digest_of_data_with_writers_is_the_same_with_and_without_the_cache(qmnist, tmp_path):
+    root, rows = qmnist
+    np.savez(tmp_path / "writers.npz", **rows)
+    source = mnist(root, tmp_path / "writers.npz")
+    digests = {
+        identified(replace(source, cache=c).load()).digest for c in (None, str(tmp_path / "c"), str(tmp_path / "c"))
+    }
+    assert len(digests) == 1
+    assert digests != {identified(mnist(root, None).load()).digest}
+
+
 def test_writers_that_do_not_fit_are_refused(qmnist, tmp_path):
     root, rows = qmnist
     rows["test"][1, 0] += 1
     np.savez(tmp_path / "writers.npz", **rows)
     with pytest.raises(DataError, match=r"does not fit MNIST: its test rows \(5, 8\)"):
         mnist(root, tmp_path / "writers.npz").load()
-    with pytest.raises(DataError, match=r"holds neither qmnist-train-labels.*facebookresearch/qmnist"):
-        mnist(root, tmp_path / "nothing.npz").load()
+    (tmp_path / "half.npz").write_bytes((tmp_path / "writers.npz").read_bytes()[:-100])
+    for broken in ("nothing.npz", "half.npz"):
+        with pytest.raises(DataError, match=r"holds neither qmnist-train-labels.*facebookresearch/qmnist"):
+            mnist(root, tmp_path / broken).load()
 
 
 @pytest.mark.skipif("FEDEXP_WRITERS" not in os.environ, reason="FEDEXP_WRITERS names no table of MNIST's writers")

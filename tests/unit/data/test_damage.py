@@ -74,9 +74,11 @@ def test_a_damaged_file_is_named_where_checksums_are_not_asked_for(name, damage,
 
 def test_a_damaged_packed_file_is_named(tmp_path):
     path = tmp_path / "train-images-idx3-ubyte.gz"
-    path.write_bytes(gzip.compress(b"\0\0\x08\x01" + bytes(100))[:-10])
-    with pytest.raises(DataError, match=r"train-images-idx3-ubyte.gz \(\d+ bytes\) cannot be read"):
-        read_idx(path)
+    packed = gzip.compress(b"\0\0\x08\x01" + bytes(100))
+    for damaged in (packed[:-10], packed[:10] + bytes([packed[10] ^ 0xFF]) + packed[11:]):
+        path.write_bytes(damaged)
+        with pytest.raises(DataError, match=r"train-images-idx3-ubyte.gz \(\d+ bytes\) cannot be read"):
+            read_idx(path)
 
 
 def test_a_broken_image_in_a_folder_is_named(written):

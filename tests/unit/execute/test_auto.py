@@ -187,6 +187,13 @@ def test_tests_of_the_server_are_no_measure(run):
     assert got.executor.workers == 1
 
 
+def test_tests_of_clients_are_not_taken_for_quick_training(run):
+    got = run(seconds=0.011, rounds=50)
+    got.executor._learn(Measure(0, (Job(0, 0, {}, {}),) * 10_000), 0.01)
+    got.executor._learn(Train(0, (Job(0, 0, {}, {}),)), 10.0)
+    assert got.executor.workers == 4
+
+
 def test_another_blueprint_reaches_whoever_works(run):
     got = run(seconds=1.0, rounds=20)
     got.executor.use("another")

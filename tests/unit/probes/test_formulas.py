@@ -169,6 +169,16 @@ def test_gradients_are_summed_over_an_epoch_and_over_the_round():
     assert values(log, "trained")["norms"] == pytest.approx(np.linalg.norm(array(other), axis=1))
 
 
+def test_a_classifier_that_is_not_trained_has_no_gradient_left_from_others():
+    h, y, weight = a_batch()
+    log, counts = Log(), [1.0, 1, 1, 0]
+    step = step_of(h, y, weight, counts)
+    assert step.weights[W].grad is not None
+    step.weights[W].requires_grad_(requires_grad=False)
+    ClassifierProbe().step(step, Place(0, 0, ends_epoch=True), log)
+    assert "steps" not in log.kept
+
+
 def test_the_aggregated_model_is_seen_with_the_classes_of_each_client():
     vectors = torch.tensor([[1.0, 0], [0, 1], [-1, 0]])
     counts = torch.tensor([[1.0, 1, 0], [1, 0, 1], [1, 1, 1]])
@@ -237,6 +247,7 @@ def test_places_on_the_sphere():
     )
     assert array(log.arrays["trained/features"]) == pytest.approx(array(found), abs=1e-4)
     assert values(log, "trained")["norm_observed"] == pytest.approx(2.5)  # of the vectors themselves
+    assert "directions" not in values(log, "trained")  # which are angles in the plane
     (why,) = ProxiesProbe(project="sphere").problems(facts(torch.zeros(4, 2)))
     assert "this network has 2 of them, not three" in why
 

@@ -26,6 +26,9 @@ def test_a_control_group_limits_the_memory(tmp_path, monkeypatch):
     for limit, available in (("max", 4000 * 1024), ("1000000", 200000), ("800000", 0), ("99999999999", 4000 * 1024)):
         (own / "memory.max").write_text(limit + "\n")
         assert available_memory() == available
+    for name, text in (("max", "1000000"), ("current", "950000"), ("stat", "anon 1\n")):
+        (own.parent / f"memory.{name}").write_text(text)
+    assert available_memory() == 50000  # of the group around it
 
 
 def test_what_does_not_fit_is_named(monkeypatch):

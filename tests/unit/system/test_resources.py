@@ -30,6 +30,12 @@ def test_cores_are_those_of_the_affinity():
     assert resources.cores() == 8
 
 
+def test_a_system_without_affinity_has_all_its_cores(monkeypatch):
+    monkeypatch.delattr(os, "sched_getaffinity")
+    monkeypatch.setattr(os, "cpu_count", lambda: 6)
+    assert resources.cores() == 6
+
+
 def test_slurm_grants_fewer_but_never_more(monkeypatch):
     monkeypatch.setenv("SLURM_CPUS_PER_TASK", "3")
     assert resources.cores() == 3
@@ -82,6 +88,10 @@ def test_gpus_by_variable_or_driver(monkeypatch, tmp_path):
     assert resources.gpus() == ["0", "1"]
     monkeypatch.setenv(resources.GPUS, "GPU-abc, 5")
     assert resources.gpus() == ["GPU-abc", "5"]
+    monkeypatch.setenv(resources.GPUS, "1,-1,2")
+    assert resources.gpus() == ["1"]  # as CUDA reads it
+    monkeypatch.setenv(resources.GPUS, "-1")
+    assert resources.gpus() == []
     monkeypatch.setenv(resources.GPUS, "")
     assert resources.gpus() == []
 
