@@ -232,6 +232,8 @@ def _without_runs(asked: Request, display: Display) -> int | None:
     if entry.kind == "partition":
         from fedexp.data.show import main as show
 
+        if not asked.any_seed and len(asked.seeds) > 1:
+            raise ConfigError(f"seeds={','.join(map(str, asked.seeds))}: a partition is shown for one seed. Name one.")
         seeds = [] if asked.any_seed else [f"seed={asked.seeds[0]}"]
         return show([f"experiment={scene.experiment}" for scene in asked.scenes] + seeds + list(asked.overrides))
     if not entry.scenes:

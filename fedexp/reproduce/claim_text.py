@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from itertools import groupby
 
@@ -9,6 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from fedexp.reproduce.claim_verdict import ClaimVerdict
+from fedexp.terminal.numbers import count
 
 STYLES = {"refuted": "red", "confirmed": "green", "undecided": "yellow", "not run": "dim"}
 
@@ -26,7 +28,8 @@ def show(verdicts: Sequence[ClaimVerdict], console: Console) -> None:
 
 def markdown(verdicts: Sequence[ClaimVerdict]) -> str:
     """The claims of each paper as a list."""
-    lines: list[str] = []
+    words = Counter(verdict.said for verdict in verdicts)
+    lines = [f"{count(len(verdicts), 'claim')}: {', '.join(f'{n} {word}' for word, n in words.most_common())}.", ""]
     for paper, group in groupby(verdicts, key=lambda verdict: verdict.claim.paper):
         lines += [f"### {paper}", ""]
         for verdict in group:

@@ -15,6 +15,7 @@ from functools import cached_property
 
 from fedexp.reproduce import published
 from fedexp.reproduce.claims import ANY, Claim, Comparison, Term, claims
+from fedexp.reproduce.entry import Method
 from fedexp.reproduce.paired import Differences, contrast
 from fedexp.reproduce.results import Result
 from fedexp.reproduce.verdict import MIN_SEEDS
@@ -33,7 +34,7 @@ class Evidence:
     differences: Differences
     reduced: str = ""  # as in ``Result``
     failed: int = 0  # runs without a number
-    absent: int = 0  # hyper-parameter settings that were not run, though others were
+    absent: int = 0  # hyper-parameter settings with too few runs, though there are some of others
 
     @property
     def mark(self) -> str:
@@ -57,7 +58,9 @@ class Evidence:
     def __str__(self) -> str:
         """``fmnist/lenet: MAP − FedAvg, aggregation: +1.20 [+0.70, +1.70], 3 seeds: … (confirmed)``."""
         if self.absent:
-            return f"{self.comparison.where}: {self.comparison.part}: {count(self.absent, 'setting')} not run"
+            return (
+                f"{self.comparison.where}: {self.comparison.part}: {count(self.absent, 'setting')} without an interval"
+            )
         notes = [self.word]
         if self.comparison.margin:
             notes.append(f"margin {self.comparison.margin:+g}")
@@ -85,10 +88,10 @@ class ClaimVerdict:
 
     @property
     def commands(self) -> tuple[str, ...]:
-        """What to run to decide the claim: in the paper's first scene, and in the first stand-in. None if decided."""
+        """What to run to decide the claim: in the first stand-in, and in the paper's first scene. None if decided."""
         if self.word in ("confirmed", "refuted"):
             return ()
-        kinds = (False, True)
+        kinds = (True, False)  # stand-ins are the cheaper ones
         return tuple(dict.fromkeys(c for mine in kinds for c in _commands(self.claim, self.evidence, stand_in=mine)))
 
     @property
@@ -102,7 +105,7 @@ class ClaimVerdict:
             *([f"because {claim.because}"] if claim.because and self.word == "refuted" else []),
             *map(str, shown),
             *([f"and {len(ordered) - SHOWN} more, {_tally(ordered[SHOWN:])}"] if len(ordered) > SHOWN else []),
-            *(f"read otherwise: {one}" for one in self.of_readings),
+            *map(str, self.of_readings),
         )
 
 
@@ -150,7 +153,7 @@ class _Runs:
 
 
 def _evidence(comparison: Comparison, runs: _Runs) -> Iterator[Evidence]:
-    """At most two of a comparison: from runs of full length, and from the longest of the reduced ones.
+    """At most two of a comparison: from runs of full length, and from those of the reduced ones that are closest to it.
 
     Runs that are reduced in different things are never compared.
     """
@@ -160,27 +163,34 @@ def _evidence(comparison: Comparison, runs: _Runs) -> Iterator[Evidence]:
         return
     cells = [runs.of(paper, term) for term in comparison.terms]
     common = set.intersection(*(set(cell) for cell in cells))
-    less = sorted(common - {""}, key=lambda label: (max(r.rounds for r in cells[0][label]), label))
+    less = sorted(common - {""}, key=lambda label: max(r.closeness for r in cells[0][label]))
     found = [_compared(comparison, cells, label) for label in ([""] if "" in common else []) + less[-1:]]
     yield from found or [Evidence(comparison, Differences({}))]
 
 
 def _of_each_setting(comparison: Comparison, runs: _Runs, paper: str) -> Iterator[Evidence]:
     (term,) = (term for term in comparison.terms if term.tuning == ANY)
-    tunings = runs.tunings(paper, term)
-    for tuning in tunings:
-        yield from _evidence(comparison.with_tuning(tuning), runs)
-    if len(tunings) < comparison.settings:
-        yield Evidence(comparison, Differences({}), absent=comparison.settings - len(tunings) if tunings else 0)
+    found = [list(_evidence(comparison.with_tuning(tuning), runs)) for tuning in runs.tunings(paper, term)]
+    yield from (one for each in found for one in each)
+    labels = {one.reduced for each in found for one in each}
+    decided = (
+        sum(any(one.reduced == label and one.differences.interval for one in each) for each in found)
+        for label in labels
+    )
+    if (missing := comparison.settings - max(decided, default=0)) > 0:
+        yield Evidence(comparison, Differences({}), absent=missing if found else 0)
 
 
 def _of_readings(comparison: Comparison, runs: _Runs) -> Iterator[Evidence]:
-    """What there is of a comparison with other readings of its methods."""
+    """What there is of a comparison with other readings of its methods: of all that can be read in the same way."""
     methods = {term.method for term in comparison.terms}
-    known = published.readings(published.entry(comparison.entry)) if runs.any_of(comparison.entry) else ()
+    known = published.entry(comparison.entry).readings if runs.any_of(comparison.entry) else ()
+    alike: dict[str, list[Method]] = {}
     for reading in known:
         if reading.reading_of in methods and not comparison.settings:
-            yield from (one for one in _evidence(comparison.with_reading(reading), runs) if one.word != "not run")
+            alike.setdefault(reading.name.removeprefix(reading.reading_of), []).append(reading)
+    for readings in alike.values():
+        yield from (one for one in _evidence(comparison.with_readings(readings), runs) if one.word != "not run")
 
 
 def _compared(comparison: Comparison, cells: Sequence[Mapping[str, Sequence[Result]]], label: str) -> Evidence:
@@ -190,7 +200,9 @@ def _compared(comparison: Comparison, cells: Sequence[Mapping[str, Sequence[Resu
         comparison,
         contrast([(weight, _finished(part)) for weight, part in zip(weights, results, strict=True)]),
         reduced=label,
-        failed=sum(r.status in ("failed", "diverged") for part in results for r in part),
+        failed=len(
+            {(r.method, r.tuning, r.seed) for part in results for r in part if r.status in ("failed", "diverged")}
+        ),
     )
 
 
@@ -224,14 +236,15 @@ def _decision(evidence: Sequence[Evidence], parts: set[str]) -> str:
 
 
 def _commands(claim: Claim, evidence: Sequence[Evidence], *, stand_in: bool) -> Iterator[str]:
-    """One for each entry, in the first scene that the claim names of the kind asked for."""
+    """One for each entry: in the first scene of the kind whose interval does not decide, else in the first."""
     ran: dict[object, set[int]] = {}
     for one in evidence:
         if one.reduced in ("", STAND_IN):
             seeds = set(one.differences.by_seed)
             ran[_place(one.comparison)] = ran.get(_place(one.comparison), seeds) & seeds
+    open_ones = {_place(one.comparison) for one in evidence if one.word == "undecided" and one.differences.interval}
     firsts: dict[tuple[str, str], Comparison] = {}
-    for comparison in claim.comparisons:
+    for comparison in sorted(claim.comparisons, key=lambda one: _place(one) not in open_ones):
         if comparison.stand_in == stand_in:
             firsts.setdefault((comparison.entry, comparison.part), comparison)
     for entry in dict.fromkeys(entry for entry, _ in firsts):

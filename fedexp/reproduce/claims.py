@@ -7,7 +7,7 @@ them is decided in ``fedexp.reproduce.claim_verdict``. Free of torch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -51,11 +51,12 @@ class Comparison:
         terms = tuple(replace(term, tuning=tuning) if term.tuning == ANY else term for term in self.terms)
         return replace(self, where=f"{self.where} {tuning}", terms=terms, settings=0)
 
-    def with_reading(self, reading: Method) -> Comparison:
-        """The same with another reading of one of its methods."""
-        known = reading.reading_of
-        terms = tuple(replace(term, method=reading.name) if term.method == known else term for term in self.terms)
-        return replace(self, where=f"{self.where}, {reading.name} for {known}", terms=terms)
+    def with_readings(self, readings: Iterable[Method]) -> Comparison:
+        """The same with other readings of its methods."""
+        names = {reading.reading_of: reading.name for reading in readings}
+        terms = tuple(replace(term, method=names.get(term.method, term.method)) for term in self.terms)
+        instead = f"with {' and '.join(names.values())} in place of {' and '.join(names)}"
+        return replace(self, where=f"{instead}, {self.where}", terms=terms)
 
 
 @dataclass(frozen=True)

@@ -14,17 +14,13 @@ from fedexp.errors import CheckpointError
 from fedexp.reproduce import claims, selection
 from fedexp.reproduce.entry import Entry
 from fedexp.reproduce.jobs import RESULT_RULE, ReproJob
-from fedexp.reproduce.measure import Measure
-from fedexp.reproduce.request import runnable
+from fedexp.reproduce.measure import NEEDS_ALL, REFERENCE, ROUNDS_TO_REFERENCE, Measure
 from fedexp.reproduce.results import Result
 from fedexp.runs import observations
 from fedexp.runs.directory import RunDir
 from fedexp.runs.sweep_manifest import rounds_done
 from fedexp.terminal.numbers import count
 
-REFERENCE = "FedAvg"
-ROUNDS_TO_REFERENCE = "rounds to FedAvg's best"  # rules of measures, see ``Measure``
-NEEDS_ALL = "lead over the best other method"
 NOT_BY_RUNS = ("count",)
 PROBES = "probes."  # how measures begin that are taken from what probes have seen
 NOT_FINITE = "not finite"  # what the error of a run that has diverged says
@@ -78,11 +74,11 @@ def with_computed(entry: Entry, results: Sequence[Result]) -> list[Result]:
     A lead over the best other method needs all methods of the entry.
     """
     found = list(results)
-    own = [r for r in results if r.status == "done" and not r.tuning and r.method in entry.methods]
+    own = [r for r in results if r.status == "done" and not r.tuning and r.method in entry.rows]
     for measure in (m for m in entry.measures if m.computed):
         for result in (r for r in own if r.metric == measure.of):
             cells = {r.cell: r.value for r in own if r.seed == result.seed and r.reduced == result.reduced}
-            whole = {m.name for m in runnable(entry)} <= {m for s, m, _ in cells if s == result.setting}
+            whole = {m.name for m in entry.runnable} <= {m for s, m, _ in cells if s == result.setting}
             value = measure.computed_from({c: v for c, v in cells.items() if v is not None}, *result.cell[:2])
             if value is not None and (whole or measure.rule != NEEDS_ALL):
                 found.append(replace(result, metric=measure.metric, value=value, rule=measure.rule))

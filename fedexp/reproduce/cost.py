@@ -15,8 +15,7 @@ from itertools import product
 from fedexp.config.compose import composed
 from fedexp.reproduce import published
 from fedexp.reproduce.entry import Entry, Method, Scene
-from fedexp.reproduce.jobs import ReproJob, length_of, variations
-from fedexp.reproduce.request import runnable
+from fedexp.reproduce.jobs import ReproJob, length_of
 from fedexp.reproduce.results import Result
 from fedexp.runs.sweep_manifest import rounds_done
 
@@ -75,7 +74,7 @@ class Costs:
 
     def of_entry(self, entry: Entry, scenes: Iterable[Scene]) -> Cost:
         """All methods of an entry in some scenes, with as many seeds as the paper has."""
-        methods, each = runnable(entry), entry.seeds * len(variations(entry))
+        methods, each = entry.runnable, entry.seeds * len(entry.variations)
         runs = (self.of_run(scene, method) for scene in scenes for method in methods)
         return sum((run.times(each) for run in runs), Cost())
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from itertools import product
 from typing import Any
 
 from fedexp.errors import ConfigError
@@ -87,6 +88,11 @@ class Method:
         """The row of the paper's tables that it stands for."""
         return self.reading_of or self.name
 
+    @property
+    def all_overrides(self) -> tuple[tuple[str, ...], ...]:
+        """The overrides that choose the method in some scene."""
+        return (self.overrides or (), *((*(self.overrides or ()), *more) for _, more in self.special))
+
     def overrides_in(self, scene: str) -> tuple[str, ...]:
         """The overrides that choose the method in a scene.
 
@@ -117,13 +123,15 @@ class Entry:
     measures: tuple[Measure, ...] = ()
     scenes: tuple[str, ...] = ()
     stand_ins: tuple[str, ...] = ()  # scenes to run here in place of the paper's
-    methods: tuple[str, ...] = ()
+    methods: tuple[Method, ...] = ()
+    readings: tuple[Method, ...] = ()  # its methods read otherwise, to try where ours is far from the printed
     aggregates: tuple[tuple[str, str], ...] = ()  # a printed mean, and the pattern of the scenes it is over
     spread: str | None = None  # seeds | rounds | settings: what ± is over; None: not printed or not stated
     seeds: int = 1  # runs per cell in the paper, as far as it says
     tuned: bool = False  # each cell is the best of several hyper-parameter settings
     test_samples: tuple[tuple[tuple[str, str], int], ...] = ()  # by scene and metric: what an accuracy is over
     notes: tuple[str, ...] = ()  # what the paper leaves open with our assumption, and its own contradictions
+    paper_notes: tuple[str, ...] = ()  # the same of all tables of the paper
     depends_on: tuple[str, ...] = ()  # entries whose runs are this one's too
     probes: tuple[str, ...] = ()  # that observe its runs
     numbers: tuple[Number, ...] = ()
@@ -139,6 +147,30 @@ class Entry:
     def paper(self) -> str:
         """The paper's short name."""
         return self.id.partition("/")[0]
+
+    @property
+    def rows(self) -> tuple[str, ...]:
+        """The names of its methods."""
+        return tuple(method.name for method in self.methods)
+
+    @property
+    def runnable(self) -> tuple[Method, ...]:
+        """The methods that runs can be made of."""
+        return tuple(method for method in self.methods if method.overrides is not None)
+
+    @property
+    def variations(self) -> tuple[tuple[str, ...], ...]:
+        """The combinations of the settings that a figure varies; one, which is empty, if it varies none."""
+        return tuple(product(*([f"{key}={value}" for value in values] for key, values in self.varied)))
+
+    def tunings(self, method: Method, tune: str) -> tuple[tuple[str, ...], ...]:
+        """The settings to run a method with, besides its own values: what a figure varies, or what the paper tries."""
+        grid = method.grid if tune == "paper" and self.tuned else ()
+        return grid or self.variations
+
+    def tuning_names(self, method: Method, tune: str) -> tuple[str, ...]:
+        """The same as results name them."""
+        return tuple(map(" ".join, self.tunings(method, tune)))
 
     def measured_in(self, scene: str) -> tuple[Measure, ...]:
         """The measures that runs of a scene can have."""

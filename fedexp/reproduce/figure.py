@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -91,20 +91,13 @@ def _of_methods(entry: Entry, runs: Runs) -> Runs:
     if not entry.methods:
         return runs
     settings = {run: dict(row) for run, row in runs.config.set_index("run").iterrows()}
-    chosen = [run for run, own in settings.items() if any(_is_of(own, overrides) for overrides in _choices(entry))]
+    wanted = [overrides for method in entry.runnable for overrides in method.all_overrides]
+    chosen = [run for run, own in settings.items() if any(_is_of(own, overrides) for overrides in wanted)]
     if not chosen:
-        raise ConfigError(f"{entry.id}: no run is of its methods, {', '.join(entry.methods)}.")
+        raise ConfigError(f"{entry.id}: no run is of its methods, {', '.join(entry.rows)}.")
     return runs.only(chosen)
 
 
-def _choices(entry: Entry) -> Iterator[tuple[str, ...]]:
-    """The overrides that choose the entry's methods."""
-    for name in entry.methods:
-        overrides = published.method(entry.paper, name).overrides
-        if overrides is not None:
-            yield overrides
-
-
 def _is_of(own: dict[str, object], overrides: tuple[str, ...]) -> bool:
-    pairs = (override.lstrip("+").partition("=")[::2] for override in overrides)
-    return all(frames.same(own.get(key), value) for key, value in pairs)
+    wanted = dict(override.lstrip("+").partition("=")[::2] for override in overrides)  # the last of a key counts
+    return all(frames.same(own.get(key), value) for key, value in wanted.items())

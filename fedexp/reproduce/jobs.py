@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
-from itertools import product
 from pathlib import Path
 
 from fedexp.config.compose import Config, composing, literal
@@ -70,24 +69,8 @@ def jobs_of(asked: Request) -> list[ReproJob]:
             for seed in asked.seeds
             for scene in scenes
             for method in asked.methods
-            for tuning in tunings(method, asked.entry, asked.tune)
+            for tuning in asked.entry.tunings(method, asked.tune)
         ]
-
-
-def tunings(method: Method, entry: Entry, tune: str) -> tuple[tuple[str, ...], ...]:
-    """The settings to run a method with, besides its own values: what a figure varies, or what the paper tries."""
-    grid = method.grid if tune == "paper" and entry.tuned else ()
-    return grid or variations(entry)
-
-
-def tunings_by_method(methods: Iterable[Method], entry: Entry, tune: str) -> dict[str, tuple[str, ...]]:
-    """The same for several methods, by their names and as ``Result`` has them."""
-    return {method.name: tuple(map(" ".join, tunings(method, entry, tune))) for method in methods}
-
-
-def variations(entry: Entry) -> tuple[tuple[str, ...], ...]:
-    """The combinations of the settings that a figure varies; one, which is empty, if it varies none."""
-    return tuple(product(*([f"{key}={value}" for value in values] for key, values in entry.varied)))
 
 
 def distinct(jobs: Sequence[ReproJob]) -> list[ReproJob]:

@@ -11,9 +11,7 @@ from rich.table import Table
 from fedexp.reproduce import published
 from fedexp.reproduce.cost import Cost, Costs
 from fedexp.reproduce.entry import Entry
-from fedexp.reproduce.jobs import variations
 from fedexp.reproduce.local import on_file
-from fedexp.reproduce.request import runnable
 from fedexp.reproduce.results import Result
 from fedexp.reproduce.run import duration
 from fedexp.terminal.numbers import DASH
@@ -47,7 +45,7 @@ def _work(entry: Entry, costs: Costs) -> tuple[str, str]:
         return DASH, DASH if entry.kind == "text" else "seconds"
     scenes = [published.scene(entry.paper, name) for name in entry.scenes]
     cost = costs.of_entry(entry, scenes)
-    runs = len(scenes) * len(runnable(entry)) * entry.seeds * len(variations(entry))
+    runs = len(scenes) * len(entry.runnable) * entry.seeds * len(entry.variations)
     return (str(runs), _marked(cost)) if runs else (DASH, DASH)
 
 
@@ -70,7 +68,10 @@ def _state(entry: Entry, results: Sequence[Result]) -> str:
     for result in results:
         best[result.cell] = max(best.get(result.cell, ""), _standing(result), key=_RANK.__getitem__)
     states = [best.get(cell, "missing") for cell in _cells(entry)]
-    states += [state for cell, state in best.items() if cell[0] in entry.stand_ins]
+    metrics = {measure.metric for measure in entry.measures}
+    states += [
+        s for (setting, row, k), s in best.items() if setting in entry.stand_ins and row in entry.rows and k in metrics
+    ]
     counted: Mapping[str, int] = {word: states.count(word) for word in ("done", "reduced", "failed", "missing")}
     return ", ".join(f"{number} {word}" for word, number in counted.items() if number)
 
@@ -86,15 +87,9 @@ def _standing(result: Result) -> str:
 
 def _cells(entry: Entry) -> list[tuple[str, str, str]]:
     """The cells that runs can fill: of printed numbers, or of all scenes and methods where none is printed."""
-    methods = {method.name for method in runnable(entry)}
+    methods = [method.name for method in entry.runnable]
     metrics = [measure.metric for measure in entry.measures]
     printed = [
         n.cell for n in entry.numbers if n.setting in entry.scenes and n.method in methods and n.metric in metrics
     ]
-    return printed or [
-        (s, m, each.metric)
-        for s in entry.scenes
-        for m in entry.methods
-        if m in methods
-        for each in entry.measured_in(s)
-    ]
+    return printed or [(s, m, each.metric) for s in entry.scenes for m in methods for each in entry.measured_in(s)]

@@ -13,7 +13,7 @@ from pathlib import Path
 from fedexp.reproduce import published
 from fedexp.reproduce.collect import collect, with_computed
 from fedexp.reproduce.entry import Entry
-from fedexp.reproduce.jobs import ReproJob, jobs_of, special, tunings
+from fedexp.reproduce.jobs import ReproJob, jobs_of, special
 from fedexp.reproduce.request import Request
 from fedexp.reproduce.results import Result, known_results, merged, results_file, write_results
 
@@ -50,7 +50,7 @@ def note(jobs: Iterable[ReproJob], out: Path) -> None:
     papers = {job.entry.paper for job in jobs}
     for entry in (e for e in published.entries().values() if e.paper in papers and e.measures):
         scenes = {*entry.scenes, *entry.stand_ins}
-        methods = {*entry.methods, *(reading.name for reading in published.readings(entry))}
+        methods = {method.name for method in (*entry.methods, *entry.readings)}
         alike = (j for j in jobs if j.scene.name in scenes and j.method.name in methods)
         shared = [replace(j, entry=entry) for j in alike if _gives(j, entry)]
         if found := collect(shared):
@@ -59,7 +59,7 @@ def note(jobs: Iterable[ReproJob], out: Path) -> None:
 
 def _gives(job: ReproJob, entry: Entry) -> bool:
     """Whether a run is one of an entry's: with a hyper-parameter setting that the entry has."""
-    return job.tuning in {*tunings(job.method, entry, "none"), *tunings(job.method, entry, "paper")}
+    return job.tuning in {*entry.tunings(job.method, "none"), *entry.tunings(job.method, "paper")}
 
 
 def begun(asked: Request) -> list[ReproJob]:

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 Cell = tuple[str, str, str]  # setting, method, metric
 Cells = Mapping[Cell, float]
+REFERENCE = "FedAvg"
+ROUNDS_TO_REFERENCE = "rounds to FedAvg's best"  # rules, see ``Measure``
+NEEDS_ALL = "lead over the best other method"
 
 
 @dataclass(frozen=True)

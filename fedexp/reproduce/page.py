@@ -9,9 +9,11 @@ from itertools import groupby
 from pathlib import Path
 
 from fedexp.reproduce.entry import REPRODUCIBLE, Entry
+from fedexp.reproduce.jobs import STAND_IN
+from fedexp.reproduce.request import every_scene, request
 from fedexp.reproduce.results import Result, known_results
+from fedexp.reproduce.show import table_of
 from fedexp.reproduce.tables.holes import PROGRAM
-from fedexp.reproduce.tables.making import make_table
 from fedexp.reproduce.tables.markdown import escaped, table_row
 from fedexp.reproduce.tables.table import OUTCOMES, ReproTable, rounds_of
 from fedexp.system.files import read_text, write_atomically, writing
@@ -19,6 +21,17 @@ from fedexp.terminal.numbers import count
 
 NAME = "README.md"
 COMMAND = " ".join(PROGRAM)
+COMPARED = ("reproduced", "compatible", "above", "below", "unjudged", "failed", "equal", "different")
+VERDICTS = (
+    "*reproduced*: our 90 % interval over three seeds or more lies within the tolerance around the printed number. "
+    "*compatible*: it overlaps the tolerance, or there are fewer seeds and their mean is near enough. *above* and "
+    "*below*: outside. *reduced* and *stand-in* (†): runs shorter than the paper's, or with smaller data or another "
+    "network in place of the paper's; they get no verdict. Tolerances and rules stand below each table."
+)
+CLAIMS = (
+    "*confirmed*: the 95 % interval of the difference, paired by seed, lies above the margin (0 if none is given). "
+    "*refuted*: it lies below. *undecided*: it includes the margin, or there are fewer than three seeds."
+)
 
 
 def generated(folder: Path) -> str:
@@ -42,27 +55,14 @@ def generated(folder: Path) -> str:
 
 
 def judged_table(entry: Entry, results: Sequence[Result]) -> ReproTable:
-    """The table of an entry with all results that there are, what only claims need left out."""
-    from fedexp.reproduce.jobs import tunings_by_method
-    from fedexp.reproduce.published import readings, scene
-    from fedexp.reproduce.request import runnable
-    from fedexp.reproduce.show import of_table
-    from fedexp.reproduce.verdict import judge, remarks
+    """The table of an entry with all results that there are; tuned, if any setting of a grid was run for it.
 
+    What the paper leaves open in all of its tables is left out: the page says it once.
+    """
     judged = {number.cell for number in entry.numbers}
-    tune = "paper" if entry.tuned and any(result.tuning and result.cell in judged for result in results) else "none"
-    results = of_table(entry, results, tune)
-    methods = runnable(entry)
-    return make_table(
-        replace(entry, methods=tuple(method.name for method in methods)),  # no command can fill the others
-        {number.cell: judge(number, entry, results, tune=tune) for number in entry.numbers},
-        results,
-        tune=tune,
-        remarks=remarks(entry, entry.numbers, tune=tune),
-        scenes=[scene(entry.paper, name) for name in (*entry.scenes, *entry.stand_ins)],
-        tunings=tunings_by_method(methods, entry, tune),
-        readings=readings(entry),
-    )
+    tuned = entry.tuned and any(result.tuning and result.cell in judged for result in results)
+    asked = request(entry, settings=every_scene(entry), tune="paper" if tuned else "none")
+    return table_of(replace(asked, entry=replace(entry, paper_notes=())), results)
 
 
 def page(
@@ -76,13 +76,16 @@ def page(
         claims: What the results say of the papers' claims, in Markdown.
         others: Names of further files in the folder, to be linked.
     """
-    with_results = {table.entry.id for table in tables}
+    with_results, known = {table.entry.id for table in tables}, list(entries)
     parts = [
-        _introduction(tables),
+        _introduction(tables, known),
         _overview(tables),
-        f"## Claims\n\n{claims.strip()}\n" if claims.strip() else "",
-        *(f'<a id="{_anchor(table)}"></a>\n\n{table.markdown(level=2)}' for table in tables),
-        _not_run(entry for entry in entries if entry.kind in REPRODUCIBLE and entry.id not in with_results),
+        f"## Claims\n\n{CLAIMS}\n\n{claims.strip()}\n" if claims.strip() else "",
+        *(
+            _of_paper(paper, list(group), known)
+            for paper, group in groupby(tables, key=lambda table: table.entry.paper)
+        ),
+        _not_run(entry for entry in known if entry.kind in REPRODUCIBLE and entry.id not in with_results),
         _others(list(others)),
     ]
     return "\n".join(filter(None, parts))
@@ -107,7 +110,7 @@ def other_files(folder: Path) -> list[str]:
 
 
 # ---------------------------------------------------------------- parts
-def _introduction(tables: Sequence[ReproTable]) -> str:
+def _introduction(tables: Sequence[ReproTable], entries: Sequence[Entry]) -> str:
     runs = _runs(tables)
     lines = [
         "# Results",
@@ -118,7 +121,12 @@ def _introduction(tables: Sequence[ReproTable]) -> str:
         "",
     ]
     return "\n".join(
-        [*lines, *(_about(runs) if runs else ["So far these are counts; nothing has been trained for them."]), ""]
+        [
+            *lines,
+            *(_about(runs) if runs else ["So far these are counts; nothing has been trained for them."]),
+            *_by_paper(tables, entries),
+            "",
+        ]
     )
 
 
@@ -136,9 +144,37 @@ def _about(runs: dict[str, Result]) -> Iterator[str]:
     yield f"- {count(len(runs), 'run')} ({ended}), {hours:.1f} hours of training in all"
     yield f"- {'; '.join(filter(None, [f'seeds {seeds}', rounds_of(runs.values())]))}"
     if reduced:
-        yield f"- {count(reduced, 'run')} reduced, that is, less than the paper's: without verdict, and marked by †"
+        stand_ins = sum(STAND_IN in run.reduced for run in runs.values())
+        kinds = f"{reduced - stand_ins} shorter than the paper's or changed otherwise, {count(stand_ins, 'stand-in')}"
+        yield f"- {count(reduced, 'run')} without verdict (†): {kinds}"
     for versions, n in Counter(run.versions for run in runs.values()).most_common():
         yield f"- {escaped(versions or 'versions not recorded')}: {count(n, 'run')}"
+
+
+def _by_paper(tables: Sequence[ReproTable], entries: Iterable[Entry]) -> Iterator[str]:
+    """How many of a paper's printed numbers were compared with ours, and what came out; counts by themselves."""
+    words: dict[tuple[str, bool], Counter[str]] = {}
+    for table in tables:
+        words.setdefault((table.entry.paper, table.counts), Counter()).update(
+            c.word for c in table.cells if c.published
+        )
+    for paper, group in groupby(entries, key=lambda entry: entry.paper):
+        printed = Counter[bool]()
+        for entry in group:
+            printed[entry.kind == "count"] += len(entry.numbers)
+        told = [
+            _compared(printed[counts], "count" if counts else "result", words.get((paper, counts), Counter()))
+            for counts in (False, True)
+            if printed[counts]
+        ]
+        if told:
+            yield f"- {paper}: {'; '.join(told)}"
+
+
+def _compared(printed: int, what: str, words: Counter[str]) -> str:
+    compared = {word: words[word] for word in COMPARED if words[word]}
+    said = f" ({', '.join(f'{n} {word}' for word, n in compared.items())})" if compared else ""
+    return f"{sum(compared.values())} of {count(printed, f'printed {what}')} compared{said}"
 
 
 def _overview(tables: Sequence[ReproTable]) -> str:
@@ -153,11 +189,18 @@ def _overview(tables: Sequence[ReproTable]) -> str:
             table_row([f"[{table.entry.id}](#{_anchor(table)})", *(str(outcome.get(word, "")) for word in words)])
         )
     lines.append(table_row(["all", *(str(sum(outcome.get(word, 0) for outcome in outcomes)) for word in words)]))
-    return "\n".join(["## Cells by verdict", "", *lines, ""])
+    return "\n".join(["## Cells by verdict", "", VERDICTS, "", *lines, ""])
 
 
 def _anchor(table: ReproTable) -> str:
     return table.entry.id.replace("/", "-")
+
+
+def _of_paper(paper: str, tables: Iterable[ReproTable], entries: Iterable[Entry]) -> str:
+    """The tables of a paper, below what it leaves open in all of them."""
+    notes = dict.fromkeys(note for entry in entries if entry.paper == paper for note in entry.paper_notes)
+    lines = [f"## {paper}", "", *(f"- {escaped(note)}" for note in notes), *([""] if notes else [])]
+    return "\n".join([*lines, *(f'<a id="{_anchor(table)}"></a>\n\n{table.markdown(level=3)}' for table in tables)])
 
 
 def _not_run(entries: Iterable[Entry]) -> str:
@@ -165,7 +208,7 @@ def _not_run(entries: Iterable[Entry]) -> str:
     if not by_paper:
         return ""
     lines = [f"- {paper}: {', '.join(entry.id.partition('/')[2] for entry in group)}" for paper, group in by_paper]
-    how = f"`{COMMAND} list` says what each would cost, `{COMMAND} {by_paper[0][1][0].id}` runs the first of them."
+    how = f"`{COMMAND} list` says what each would cost, which for some is years without a GPU."
     return "\n".join(["## Without results", "", *lines, "", how, ""])
 
 

@@ -65,15 +65,9 @@ def methods(paper: str) -> tuple[Method, ...]:
     return tuple(method for method in _known(paper).methods.values() if not method.reading_of)
 
 
-def readings(entry: Entry) -> tuple[Method, ...]:
-    """Other readings of the methods of a table with numbers, to try where ours are far from them."""
-    known = _known(entry.paper).methods.values() if entry.numbers else ()
-    return tuple(method for method in known if method.reading_of and method.reading_of in entry.methods)
-
-
 def probes_of(paper: str, scene: str, method: str) -> tuple[str, ...]:
     """The probes of all figures of a paper that are drawn from the runs of a method in a scene."""
-    figures = (e for e in _known(paper).entries.values() if scene in (*e.scenes, *e.stand_ins) and method in e.methods)
+    figures = (e for e in _known(paper).entries.values() if scene in (*e.scenes, *e.stand_ins) and method in e.rows)
     return tuple(dict.fromkeys(probe for figure in figures for probe in figure.probes))
 
 

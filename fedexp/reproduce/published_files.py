@@ -33,12 +33,12 @@ class Paper:
 def read_paper(paper: str) -> Paper:
     """Reads one paper's files."""
     content = yaml.load((FOLDER / f"{paper}.yaml").read_text(encoding="utf-8"), LOADER)  # noqa: S506 (a safe loader)
-    found = {name: _scene(paper, name, told) for name, told in content["scenes"].items()}
-    return Paper(
-        {part: _entry(f"{paper}/{part}", told, content, found) for part, told in content["entries"].items()},
-        found,
-        {method.name: method for name, told in content["methods"].items() for method in _methods(paper, name, told)},
-    )
+    scenes = {name: _scene(paper, name, told) for name, told in content["scenes"].items()}
+    methods = {m.name: m for name, told in content["methods"].items() for m in _methods(paper, name, told)}
+    entries = {
+        part: _entry(f"{paper}/{part}", told, content, scenes, methods) for part, told in content["entries"].items()
+    }
+    return Paper(entries, scenes, methods)
 
 
 def _scene(paper: str, name: str, told: Mapping[str, Any]) -> Scene:
@@ -73,22 +73,33 @@ def _grid(told: Mapping[str, list[Any]] | list[list[str]]) -> tuple[tuple[str, .
     return tuple(product(*([f"{key}={value}" for value in values] for key, values in told.items())))
 
 
-def _entry(name: str, told: Mapping[str, Any], paper: Mapping[str, Any], scenes_: Mapping[str, Scene]) -> Entry:
+def _entry(
+    name: str,
+    told: Mapping[str, Any],
+    paper: Mapping[str, Any],
+    scenes: Mapping[str, Scene],
+    methods: Mapping[str, Method],
+) -> Entry:
     measures = tuple(Measure(metric, **paper["measures"][metric]) for metric in told.get("metrics", ()))
     used = (*told.get("scenes", ()), *told.get("stand_ins", ()))
+    rows, numbers = told.get("methods", ()), _numbers(name)
     return Entry(
         name, told["kind"], told["title"], measures,
         scenes=tuple(told.get("scenes", ())), stand_ins=tuple(told.get("stand_ins", ())),
-        methods=tuple(told.get("methods", ())), aggregates=tuple(told.get("aggregates", {}).items()),
+        methods=tuple(methods[row] for row in rows),
+        readings=tuple(m for m in methods.values() if numbers and m.reading_of in rows),
+        aggregates=tuple(told.get("aggregates", {}).items()),
         spread=told.get("spread"), seeds=told.get("seeds", 1), tuned=told.get("tuned", False),
         test_samples=tuple(
             ((s, m.metric), n)
             for s in used
             for m in measures
-            for goal, n in scenes_[s].tested
+            for goal, n in scenes[s].tested
             if goal == _goal(m, paper["measures"])
         ),
-        notes=tuple(_notes(told, paper)), depends_on=tuple(told.get("depends_on", ())), numbers=_numbers(name),
+        notes=tuple(_notes(told, paper)),
+        paper_notes=tuple(_open_points(paper["not_stated"] if told.get("scenes") else {})),
+        depends_on=tuple(told.get("depends_on", ())), numbers=numbers,
         probes=tuple(told.get("probe", ())),
         about=told.get("about", ""), axes=tuple(told.get("axes", ())),
         varied=tuple((key, tuple(map(str, values))) for key, values in told.get("varied", {}).items()),
@@ -109,13 +120,16 @@ def _notes(told: Mapping[str, Any], paper: Mapping[str, Any]) -> Iterator[str]:
     """What stands under a table: what is assumed, what contradicts, what else to know."""
     if told["kind"] == "text":
         return
-    open_points = {**told.get("not_stated", {}), **(paper["not_stated"] if told.get("scenes") else {})}
-    yield from (f"Not stated: {what}.{f' Here: {ours}.' if ours else ''}" for what, ours in open_points.items())
+    yield from _open_points(told.get("not_stated", {}))
     yield from told.get("contradictions", ())
     if "remark" in told:
         yield told["remark"]
     if "stand_ins" in told:
         yield paper["stand_ins"]
+
+
+def _open_points(points: Mapping[str, str | None]) -> Iterator[str]:
+    return (f"Not stated: {what}.{f' Here: {ours}.' if ours else ''}" for what, ours in points.items())
 
 
 def _numbers(name: str) -> tuple[Number, ...]:

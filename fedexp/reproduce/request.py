@@ -16,6 +16,7 @@ from fedexp.config.suggest import nearest
 from fedexp.errors import ConfigError
 from fedexp.reproduce import published
 from fedexp.reproduce.entry import Entry, Method, Scene
+from fedexp.reproduce.measure import REFERENCE, ROUNDS_TO_REFERENCE
 from fedexp.reproduce.results import Result
 
 TUNE = ("none", "paper")
@@ -47,17 +48,23 @@ class Request:
         """The entry with what is asked for only; a mean over scenes stays if all of its scenes do."""
         if self.entry.kind == "count":
             return self.entry
-        scenes, methods = [scene.name for scene in self.scenes], [method.row for method in self.methods]
+        scenes, rows = [scene.name for scene in self.scenes], self._rows
         means = tuple((name, of) for name, of in self.entry.aggregates if self._has_all(of))
         settings = {*scenes, *(name for name, _ in means)}
         return replace(
             self.entry,
-            scenes=tuple(s.name for s in self.scenes if not s.stand_in),
-            stand_ins=tuple(s.name for s in self.scenes if s.stand_in),
-            methods=tuple(m for m in self.entry.methods if m in methods),
+            scenes=tuple(name for name in scenes if name in self.entry.scenes),
+            stand_ins=tuple(name for name in scenes if name in self.entry.stand_ins),
+            methods=tuple(m for m in self.entry.methods if m.name in rows),
             aggregates=means,
-            numbers=tuple(n for n in self.entry.numbers if n.setting in settings and n.method in methods),
+            numbers=tuple(n for n in self.entry.numbers if n.setting in settings and n.method in rows),
         )
+
+    @property
+    def _rows(self) -> set[str]:
+        """The rows to show. If every method that can be run is asked for, rows that cannot be run are shown too."""
+        whole = set(self.entry.runnable) <= set(self.methods)
+        return set(self.entry.rows) if whole else {method.row for method in self.methods}
 
     def _has_all(self, pattern: str) -> bool:
         there = {scene.name for scene in self.scenes}
@@ -75,8 +82,13 @@ class Request:
     def with_readings(self) -> Request:
         """The same, and with each method its other readings, which are shown below the table."""
         named = {method.name for method in self.methods}
-        others = (other for other in published.readings(self.entry) if other.reading_of in named)
+        others = (other for other in self.entry.readings if other.reading_of in named)
         return replace(self, methods=(*self.methods, *(other for other in others if other.name not in named)))
+
+    @cached_property
+    def tunings(self) -> dict[str, tuple[str, ...]]:
+        """The hyper-parameter settings to run each method with, as results name them."""
+        return {method.name: self.entry.tuning_names(method, self.tune) for method in self.methods}
 
     @cached_property
     def _names_of_results(self) -> set[str]:
@@ -93,7 +105,7 @@ class Request:
         }
         usual = {
             "settings": list(self.entry.scenes),
-            "methods": [m.name for m in runnable(self.entry)],
+            "methods": [method.name for method in self.entry.runnable],
             "seeds": [str(seed) for seed in range(self.entry.seeds)],
         }
         given = [f"{key}={','.join(value)}" for key, value in names.items() if value != usual[key]]
@@ -154,19 +166,16 @@ def every_scene(entry: Entry) -> str:
     return ",".join((*entry.scenes, *entry.stand_ins))
 
 
-def runnable(entry: Entry) -> list[Method]:
-    """The methods of an entry that runs can be made of."""
-    methods = (published.method(entry.paper, name) for name in entry.methods)
-    return [method for method in methods if method.overrides is not None]
-
-
 def _methods(text: str, entry: Entry) -> list[Method]:
-    usual = [method.name for method in runnable(entry)]
-    known = {method.name: method for method in (*runnable(entry), *published.readings(entry))}
+    usual = [method.name for method in entry.runnable]
+    known = {method.name: method for method in (*entry.runnable, *entry.readings)}
     for name in _names(text):
-        if name in entry.methods and name not in known:
+        if name in entry.rows and name not in known:
             raise ConfigError(f"methods={name}: {entry.id} prints it, but it is not a method that can be run.")
-    return [known[name] for name in _chosen("methods", text, list(known), usual, entry)]
+    chosen = {*_chosen("methods", text, list(known), usual, entry)}
+    if any(measure.rule == ROUNDS_TO_REFERENCE for measure in entry.measures):
+        chosen.add(REFERENCE)  # whose runs the others are measured by
+    return [method for name, method in known.items() if name in chosen]
 
 
 def _chosen(key: str, text: str, known: Iterable[str], usual: Sequence[str], entry: Entry) -> list[str]:

@@ -50,6 +50,11 @@ class Result:
         """What makes it one result: a table has no two with the same."""
         return self.entry, *self.cell, self.seed, self.tuning
 
+    @property
+    def closeness(self) -> tuple[int, int]:
+        """How close the run is to the paper's: by how little is changed in it, then by its length."""
+        return (-1 - self.reduced.count(", "), self.rounds) if self.reduced else (0, 0)
+
 
 COLUMNS = tuple(field.name for field in fields(Result))
 ADDED = ("model",)  # columns that files of earlier versions may lack
@@ -90,10 +95,8 @@ def merged(older: Iterable[Result], newer: Iterable[Result]) -> list[Result]:
     return list(found.values())
 
 
-def _worth(result: Result) -> tuple[bool, bool, int, int, bool]:
-    rounds = result.rounds if result.reduced else 0
-    whole = result.status != "failed"
-    return result.status != "partial", not result.reduced, -result.reduced.count(", "), rounds, whole
+def _worth(result: Result) -> tuple[bool | int, ...]:
+    return result.status != "partial", *result.closeness, result.status != "failed"
 
 
 # ---------------------------------------------------------------- reading
@@ -200,7 +203,7 @@ def ordered(results: Iterable[Result], entry: Entry | None = None) -> list[Resul
     """Results by setting, method, metric, seed and tuning, as the entry has them; what it does not name comes last."""
     names: list[Sequence[str]] = [(), (), ()]
     if entry is not None:
-        names = [(*entry.scenes, *entry.stand_ins), entry.methods, [measure.metric for measure in entry.measures]]
+        names = [(*entry.scenes, *entry.stand_ins), entry.rows, [measure.metric for measure in entry.measures]]
     places = [{name: place for place, name in reversed(list(enumerate(group)))} for group in names]
 
     def order(result: Result) -> tuple[Any, ...]:

@@ -27,14 +27,14 @@ class Sample:
 def sample(results: Sequence[Result], *, tune: str) -> Sample:
     """Our numbers from the results of one cell.
 
-    Runs of full length alone count if there are any, else the longest of those that are reduced. Of several
+    Runs of full length alone count if there are any, else those of the reduced ones that are closest to it. Of several
     hyper-parameter settings the one with the best mean is taken, among those with the most seeds, so that a lucky first
     seed does not win.
     """
     wanted = [r for r in results if tune == "paper" or not r.tuning]
     if not wanted:
         return Sample({}, absent="there are results of tuned settings only" if results else "there is no result")
-    label = max(wanted, key=lambda r: (not r.reduced, r.rounds)).reduced
+    label = max(wanted, key=lambda r: r.closeness).reduced
     alike = sorted((r for r in wanted if r.reduced == label), key=_tuning)
     by_setting = {tuning: _of_setting(list(group)) for tuning, group in groupby(alike, key=_tuning)}
     most = max(len(one.values) for one in by_setting.values())

@@ -13,24 +13,11 @@ import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from fedexp.config.suggest import nearest
 from fedexp.errors import ConfigError
 
 Series = Sequence[float | Sequence[float] | None]
-
-
-class Rule(Protocol):
-    """Takes one number from the rounds of one metric."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def caution(self) -> str: ...
-
-    def __call__(self, series: Series) -> float: ...
 
 
 @dataclass(frozen=True)
@@ -75,7 +62,7 @@ def _only(series: Sequence[float]) -> float:
     return value
 
 
-def _rules() -> tuple[Rule, ...]:
+def _rules() -> tuple[Selection, ...]:
     return (
         Selection("last round", _last),
         Selection("first round", _last, end=1),
@@ -88,10 +75,10 @@ def _rules() -> tuple[Rule, ...]:
     )
 
 
-RULES: Mapping[str, Rule] = {rule.name: rule for rule in _rules()}
+RULES: Mapping[str, Selection] = {rule.name: rule for rule in _rules()}
 
 
-def rule(name: str) -> Rule:
+def rule(name: str) -> Selection:
     """The rule of a name.
 
     Raises:
@@ -106,9 +93,3 @@ def rounds_to(series: Series, target: float) -> int | None:
     """The first round, counted from 1, that is at least as good as the target; None if none is."""
     reached = (number for number, value in enumerate(series, 1) if value is not None and _of_round(value) >= target)
     return next(reached, None)
-
-
-def speedup(series: Series, reference: Series) -> float | None:
-    """How many times sooner than after all of the reference's rounds the reference's best value is reached."""
-    rounds = rounds_to(series, RULES["best round"](reference))
-    return None if rounds is None else len(reference) / rounds

@@ -9,14 +9,12 @@ from pathlib import Path
 
 from rich.console import Console
 
-from fedexp.reproduce.entry import Entry
-from fedexp.reproduce.jobs import tunings_by_method
-from fedexp.reproduce.published import readings
-from fedexp.reproduce.request import Request, runnable
+from fedexp.reproduce.jobs import STAND_IN, special
+from fedexp.reproduce.request import Request
 from fedexp.reproduce.results import Result
 from fedexp.reproduce.tables.making import make_table
 from fedexp.reproduce.tables.table import ReproTable
-from fedexp.reproduce.verdict import judge, remarks
+from fedexp.reproduce.verdict import judge
 from fedexp.system.files import write_atomically, writing
 from fedexp.terminal.console import open_console
 
@@ -34,7 +32,7 @@ class Display:
     to: Path | None = None  # a file instead of the screen
 
     def __call__(self, asked: Request, results: Sequence[Result]) -> bool:
-        """Shows a table; returns whether nothing in it is missing, failed or below."""
+        """Shows a table; returns whether nothing in it is missing, shorter than asked for, failed or below."""
         table = table_of(asked, results)
         if self.form == "terminal" and self.to is None:
             table.show(self.console)
@@ -46,7 +44,10 @@ class Display:
         exact = not asked.any_seed or asked.tune == "paper"  # then each of the runs is asked for, not just any
         readings = {(scene.name, m.name) for scene in asked.scenes for m in asked.methods if m.reading_of}
         absent = readings - {(cell.setting, method.name) for method, cell in table.readings}
-        return not (absent or any(cell.word in WANTING for cell in table.wanted) or (exact and table.commands))
+        enough = ("", STAND_IN)
+        short = not special(asked) and any(cell.reduced not in enough for cell in table.wanted)
+        lacking = absent or short or any(cell.word in WANTING for cell in table.wanted)
+        return not (lacking or (exact and table.commands))
 
 
 def write_text(path: Path, text: str) -> None:
@@ -56,31 +57,19 @@ def write_text(path: Path, text: str) -> None:
         write_atomically(path, text.encode())
 
 
-def table_of(asked: Request, results: Sequence[Result]) -> ReproTable:
+def table_of(asked: Request, results: Iterable[Result]) -> ReproTable:
     """The table with what is asked for. What only claims need is left out."""
-    entry = asked.shown
-    results = of_table(entry, results, asked.tune)
-    return make_table(
-        entry,
-        {number.cell: judge(number, entry, results, tune=asked.tune) for number in entry.numbers},
-        results,
-        tune=asked.tune,
-        seeds=() if asked.any_seed else asked.seeds,
-        remarks=remarks(entry, entry.numbers, tune=asked.tune),
-        scenes=asked.scenes,
-        options=asked.options,
-        runnable=[method.name for method in runnable(asked.entry)],
-        tunings=tunings_by_method(asked.methods, asked.entry, asked.tune),
-        asked=[method.name for method in asked.methods],
-        readings=readings(asked.entry),
-    )
+    own = _of_table(asked, results)  # judged beside the whole entry: a lead over the best other needs all methods
+    verdicts = {n.cell: judge(n, asked.entry, own, tune=asked.tune) for n in asked.shown.numbers}
+    return make_table(asked, verdicts, own)
 
 
-def of_table(entry: Entry, results: Iterable[Result], tune: str) -> list[Result]:
+def _of_table(asked: Request, results: Iterable[Result]) -> list[Result]:
     """The results that a table shows: not what only claims need, nor settings that were not tried for it."""
+    entry = asked.entry
     printed = {measure.metric for measure in entry.measures}
-    known = [method for method in (*runnable(entry), *readings(entry)) if entry.numbers and tune == "paper"]
-    tried = tunings_by_method(known, entry, tune)
+    known = (*entry.runnable, *entry.readings) if entry.numbers and asked.tune == "paper" else ()
+    tried = {method.name: entry.tuning_names(method, asked.tune) for method in known}
     return [r for r in results if r.metric in printed and r.tuning in tried.get(r.method, (r.tuning,))]
 
 

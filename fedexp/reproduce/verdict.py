@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from fedexp.reproduce.entry import Entry, Number
-from fedexp.reproduce.measure import Cell, Measure
+from fedexp.reproduce.measure import NEEDS_ALL, Cell, Measure
 from fedexp.reproduce.results import Result
 from fedexp.reproduce.sample import Sample, averaged, sample
 from fedexp.reproduce.tolerance import ACCURACY_RULE, COUNTS, GAIN_RULE, Tolerance, tolerance
@@ -21,6 +21,8 @@ from fedexp.terminal.numbers import count
 
 LEVEL = 0.9  # of the interval: two one-sided tests at 5 %
 MIN_SEEDS = 3  # with fewer, no interval over seeds is formed
+
+NOT_COMPARED = ("missing", "failed", "reduced")  # words of verdicts that no tolerance has a part in
 
 FEW_SEEDS = (
     f"With fewer than {MIN_SEEDS} seeds there is no interval: a run of ours is taken to be as noisy as the tolerance, "
@@ -59,16 +61,18 @@ class Verdict:
         return statistics.stdev(self.tried) if len(self.tried) > 1 else None
 
 
-def remarks(entry: Entry, numbers: Iterable[Number], *, tune: str) -> tuple[str, ...]:
+def remarks(entry: Entry, verdicts: Iterable[Verdict], *, tune: str) -> Iterator[str]:
     """The sentences about verdicts that belong in the foot of an entry's table."""
-    said = list(dict.fromkeys(tolerance(number, entry).rule for number in numbers))
-    if {ACCURACY_RULE, GAIN_RULE} & set(said):
-        said.append(FEW_SEEDS)
+    rules = dict.fromkeys(verdict.tolerance.rule for verdict in verdicts if verdict.word not in NOT_COMPARED)
+    if not rules:
+        return
+    yield from rules
+    if rules.keys() & {ACCURACY_RULE, GAIN_RULE}:
+        yield FEW_SEEDS
     if entry.tuned:
-        said.append(TUNED if tune == "paper" else UNTUNED)
+        yield TUNED if tune == "paper" else UNTUNED
     if entry.seeds > 1:
-        said.append(f"The paper's numbers are means over {entry.seeds} seeds.")
-    return tuple(said)
+        yield f"The paper's numbers are means over {entry.seeds} seeds."
 
 
 def judge(number: Number, entry: Entry, results: Sequence[Result], *, tune: str) -> Verdict:
@@ -113,20 +117,21 @@ def _sample(cell: Cell, entry: Entry, results: Sequence[Result], *, tune: str) -
 def _computed(cell: Cell, measure: Measure, entry: Entry, results: Sequence[Result], *, tune: str) -> Sample | None:
     """What is worked out from other cells of its setting as they are shown: from tuned ones, from means over scenes.
 
-    None if one of them has no number, or one of runs that are reduced in something else: then what was worked out from
-    runs counts.
+    None if one that is needed has no number, or one of runs that are reduced in something else: then what was worked
+    out from runs counts.
     """
     setting, method, _ = cell
+    own = _sample((setting, method, measure.of), entry, results, tune=tune)
     printed = {n.method for n in entry.numbers if (n.setting, n.metric) == (setting, measure.of)}
     samples = {name: _sample((setting, name, measure.of), entry, results, tune=tune) for name in printed}
-    if method not in samples or any(not s.values or s.reduced != samples[method].reduced for s in samples.values()):
-        return None
+    alike = {name: one.values for name, one in samples.items() if one.reduced == own.reduced}
     values: dict[int, float] = {}
-    for seed in sorted(set.intersection(*(set(one.values) for one in samples.values()))):
-        cells = {(setting, name, measure.of): one.values[seed] for name, one in samples.items()}
-        if (value := measure.computed_from(cells, setting, method)) is not None:
+    for seed in own.values:
+        cells = {(setting, name, measure.of): by_seed[seed] for name, by_seed in alike.items() if seed in by_seed}
+        value = measure.computed_from(cells, setting, method)
+        if value is not None and (measure.rule != NEEDS_ALL or len(cells) == len(printed)):
             values[seed] = value
-    return replace(samples[method], values=values, tried=()) if values else None
+    return replace(own, values=values, tried=()) if values else None
 
 
 def interval(values: Sequence[float], level: float) -> tuple[float, float]:
@@ -149,7 +154,7 @@ def _word(verdict: Verdict, ours: Sample) -> tuple[str, str]:
         return "reduced", ours.reduced
     word, why = _compared(verdict)
     notes = [
-        *([f"best of {len(ours.tried)} settings"] if ours.tried else []),
+        *([f"best of {count(len(ours.tried), 'setting')}"] if ours.tried else []),
         *([f"{count(ours.unfinished, 'run')} not finished"] if ours.unfinished else []),
     ]
     return word, "; ".join([why, *notes])
@@ -178,12 +183,12 @@ def _compared(verdict: Verdict) -> tuple[str, str]:
 def _ratio(number: Number, entry: Entry, verdict: Verdict, results: Sequence[Result], *, tune: str) -> str:
     """Seconds relative to the first method of the table, ours and the paper's."""
     unit = next(n for n in entry.numbers if (n.setting, n.metric) == (number.setting, number.metric))
-    theirs = sample([r for r in results if r.cell == unit.cell], tune=tune).values
-    taken = statistics.fmean(theirs.values()) if theirs else 0.0
+    theirs = sample([r for r in results if r.cell == unit.cell], tune=tune)
+    taken = statistics.fmean(theirs.values.values()) if theirs.values and not theirs.reduced else 0.0
     if verdict.ours is None or not taken:
-        return f"no run of {unit.method} to compare with"
+        return f"no run of {unit.method} of full length to compare with"
     ratio = verdict.ours / taken
-    return f"{ratio:.2f} times {unit.method}, in the paper {number.value / unit.value:.2f} times"
+    return f"{ratio:.2f} times {unit.method}, in the paper {number.bound}{number.value / unit.value:.2f} times"
 
 
 def _side(difference: float) -> str:

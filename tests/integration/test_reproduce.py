@@ -168,7 +168,7 @@ def test_another_reading_is_told_below_the_table_and_kept(reproduce, tmp_path):
     reproduce(*narrow, "methods=FedAvg")
     code, said = reproduce(*narrow, "methods=FedAvg samples")
     assert code == 0, said
-    assert "1 of 1 cell run" in said
+    assert "1 of 1 printed number run" in said
     (told,) = [line for line in said.splitlines() if line.startswith("  FedAvg samples, digits/mlp: ")]
     assert "Here clients count by their samples." in told
     assert cells(said).keys() == {"FedAvg"}

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from fedexp.reproduce.entry import Number
+from fedexp.reproduce.measure import REFERENCE
 from fedexp.reproduce.paired import Differences, paired
 from fedexp.reproduce.results import Result
 from fedexp.reproduce.verdict import Verdict
 from fedexp.terminal.numbers import DASH
 
 REDUCED = "†"
-REFERENCE = "FedAvg"
 MAX_SHOWN = 3  # seeds whose values are shown one by one
 
 
@@ -70,6 +70,7 @@ class Column:
     title: str
     cells: tuple[TableCell | None, ...]
     ranked: bool  # more is better, so that the best can be marked
+    seeds: tuple[int, ...] = ()  # of the whole table
 
     @cached_property
     def digits(self) -> int:
@@ -128,6 +129,8 @@ class Column:
         values = cell.values
         if len(values) > MAX_SHOWN:
             return f"± {self.written(statistics.stdev(values))} of {len(values)}"
+        if len(values) == 1 and len(self.seeds) > 1:
+            return seeds_in_words(cell.by_seed)
         return " ".join(map(self.written, values)) if len(values) > 1 else ""
 
     def _published(self, cell: TableCell) -> str:
@@ -172,10 +175,13 @@ class Column:
 
     @cached_property
     def our_ranks(self) -> dict[int, int]:
-        """1 for the best of our numbers, 2 for the second, by row. Reduced runs compete with equally reduced only."""
+        """1 for the best of our numbers, 2 for the second, by row.
+
+        None if some of the numbers have other seeds; reduced runs compete with equally reduced only.
+        """
         whole = {row: cell for row, cell in self._with_numbers() if not cell.reduced}
         cells = whole or dict(self._with_numbers())
-        if not self.ranked or len({cell.reduced for cell in cells.values()}) > 1:
+        if not self.ranked or len({(cell.reduced, frozenset(cell.by_seed)) for cell in cells.values()}) > 1:
             return {}
         return best_two({row: round(cell.ours, self.digits) for row, cell in cells.items() if cell.ours is not None})
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import product
 from typing import TYPE_CHECKING
 
+from fedexp.reproduce.jobs import STAND_IN, special
 from fedexp.reproduce.results import Result
 
 if TYPE_CHECKING:
@@ -31,24 +32,25 @@ def commands_for_readings(table: ReproTable) -> Iterator[str]:
     tried = {(cell.setting, method.name) for method, cell in table.readings}
     wanted: dict[str, dict[str, tuple[int, ...]]] = {}
     for cell in (cell for cell in table.cells if cell.word in ("below", "above") and cell.results):
-        for reading in (each for each in table.other_readings if each.reading_of == cell.method):
-            if (cell.setting, reading.name) not in tried and reading.name not in table.asked:
+        for reading in (each for each in table.entry.readings if each.reading_of == cell.method):
+            if (cell.setting, reading.name) not in tried and reading not in table.asked.methods:
                 wanted.setdefault(cell.setting, {})[reading.name] = table.seeds
     yield from _commands(table, wanted)
 
 
 def _commands(table: ReproTable, lacking: Holes) -> Iterator[str]:
     """The commands that run the methods which settings lack."""
+    every = {method.name for method in table.asked.entry.runnable}
     settings: dict[tuple[tuple[str, ...], tuple[int, ...]], list[str]] = {}
     for setting, seeds_of in lacking.items():
         for seeds in dict.fromkeys(seeds_of.values()):
             methods = tuple(method for method, lacks in seeds_of.items() if lacks == seeds)
             settings.setdefault((methods, seeds), []).append(setting)
     for (methods, seeds), of in settings.items():
-        named = () if set(methods) >= set(table.runnable) else methods
+        named = () if every == set(methods) else methods
         narrow = [*_option("settings", of), *_option("methods", named), *_option("seeds", map(str, seeds))]
-        tune = ["tune=paper"] if table.tune == "paper" else []
-        yield shlex.join([*PROGRAM, table.entry.id, *narrow, *tune, *table.options])
+        tune = ["tune=paper"] if table.asked.tune == "paper" else []
+        yield shlex.join([*PROGRAM, table.entry.id, *narrow, *tune, *table.asked.options])
 
 
 def _holes(table: ReproTable) -> Holes:
@@ -65,20 +67,18 @@ def _holes(table: ReproTable) -> Holes:
 
 def _asked_for(table: ReproTable) -> Mapping[tuple[str, str, str], Sequence[Result]]:
     """The results that there are of each setting, method and metric that is asked for; of readings, of any metric."""
+    settings = [scene.name for scene in table.asked.scenes]
+    rows = [method.name for method in table.asked.methods if not method.reading_of]
+    readings = [method.name for method in table.asked.methods if method.reading_of]
     found: dict[tuple[str, str, str], list[Result]] = {}
     for cell in table.cells:  # of which figures have one per hyper-parameter setting
-        if cell.metric in _taken(table) and cell.setting in _settings(table) and cell.method in table.asked:
+        if cell.metric in _taken(table) and cell.setting in settings and cell.method in rows:
             found.setdefault((cell.setting, cell.method, cell.metric), []).extend(cell.results)
-    asked = [method.name for method in table.other_readings if method.name in table.asked]
-    found |= {(setting, name, ""): [] for setting, name in product(_settings(table), asked)}
+    found |= {(setting, name, ""): [] for setting, name in product(settings, readings)}
     for method, cell in table.readings:
-        if method.name in asked:
+        if method.name in readings:
             found[cell.setting, method.name, ""].extend(cell.results)
     return found
-
-
-def _settings(table: ReproTable) -> tuple[str, ...]:
-    return (*table.entry.scenes, *table.entry.stand_ins)
 
 
 def _taken(table: ReproTable) -> set[str]:
@@ -88,13 +88,16 @@ def _taken(table: ReproTable) -> set[str]:
 
 
 def _lacking(table: ReproTable, method: str, results: Sequence[Result]) -> Iterator[int]:
-    """The seeds without a result of each hyper-parameter setting; of those that were run, if none is set.
+    """The seeds that lack a result of at least one of the hyper-parameter settings.
 
-    A failed run is a hole too: the same command tries it again.
+    A failed run is a hole too: the same command tries it again. So is one that is shorter than what is asked for. A run
+    that has ended without this number would end so again.
     """
-    tunings = table.tunings.get(method) or tuple(dict.fromkeys(r.tuning for r in results)) or ("",)
-    done = {(result.tuning, result.seed) for result in results if result.status == "done"}
-    return (seed for tuning, seed in product(tunings, table.seeds) if (tuning, seed) not in done)
+    enough = {result.reduced for result in results} if special(table.asked) else {"", STAND_IN}
+    ended = (r for r in results if r.status == "done" or r.seconds is not None)
+    done = {(result.tuning, result.seed) for result in ended if result.reduced in enough}
+    asked = product(table.asked.tunings[method], table.seeds)
+    return (seed for tuning, seed in asked if (tuning, seed) not in done)
 
 
 def _option(key: str, names: Iterable[str]) -> list[str]:

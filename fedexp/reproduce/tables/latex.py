@@ -84,7 +84,8 @@ def _tabular(table: ReproTable, columns: Sequence[Column]) -> Iterator[str]:
     yield table_row(["setting" if table.counts else "method", *(name for names in heads for name in names)])
     yield r"\midrule"
     for row, name in enumerate(table.rows):
-        yield table_row([escaped(name), *(text for column in columns for text in _cells(table, column, row))])
+        if any(column.cells[row] for column in columns):
+            yield table_row([escaped(name), *(text for column in columns for text in _cells(table, column, row))])
     yield r"\bottomrule"
     yield r"\end{tabular}"
 
@@ -121,5 +122,6 @@ def _words(cell: TableCell | None) -> list[str]:
 
 
 def table_row(fields: Sequence[str]) -> str:
-    """A line of a table."""
-    return rf"{' & '.join(fields)} \\"
+    """A line of a table. A bracket at its beginning would be read as the length that the line break before may have."""
+    line = " & ".join(fields)
+    return rf"{'{}' if line.startswith('[') else ''}{line} \\"

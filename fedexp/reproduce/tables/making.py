@@ -6,8 +6,9 @@ import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from fedexp.reproduce.entry import Entry, Method, Number, Scene
+from fedexp.reproduce.entry import Entry, Method, Number
 from fedexp.reproduce.measure import Cell
+from fedexp.reproduce.request import Request
 from fedexp.reproduce.results import Result, ordered
 from fedexp.reproduce.tables.cells import Column, TableCell
 from fedexp.reproduce.tables.table import ReproTable
@@ -16,56 +17,29 @@ from fedexp.reproduce.verdict import Verdict, judge
 OF_COUNTS = {"reproduced": "equal", "above": "different", "below": "different"}  # which have no tolerance
 
 
-def make_table(
-    entry: Entry,
-    verdicts: Mapping[Cell, Verdict],
-    results: Iterable[Result],
-    *,
-    tune: str = "none",
-    seeds: Sequence[int] = (),
-    remarks: Iterable[str] = (),
-    scenes: Iterable[Scene] = (),
-    options: Iterable[str] = (),
-    runnable: Iterable[str] = (),
-    tunings: Mapping[str, Iterable[str]] | None = None,
-    asked: Iterable[str] = (),
-    readings: Iterable[Method] = (),
-) -> ReproTable:
-    """Puts the table of an entry together.
+def make_table(asked: Request, verdicts: Mapping[Cell, Verdict], results: Iterable[Result]) -> ReproTable:
+    """Puts the table of what is asked for together.
 
     Args:
-        entry: The published table or figure, or what is asked for of it.
-        verdicts: By cell; cells of the entry that have none are missing.
-        results: All results of the entry.
-        tune: ``paper`` or ``none``.
-        seeds: Those asked for; without them, those of the results, or 0.
-        remarks: Sentences on the verdicts and their tolerance, for below the table.
-        scenes: The entry's scenes, for what is assumed in them.
-        options: Further arguments of the commands that fill holes, ``rounds=3``.
-        runnable: All methods that can be run, if the entry is narrowed to some of them.
-        tunings: By method, the hyper-parameter settings to be run, as in ``Result``; without them, those that were run.
-        asked: The methods that are asked for, or other readings of them; all methods of the entry if there are none.
-        readings: Other readings of the methods. They have no rows: what was run of them is told below the table.
+        asked: What is asked for of an entry.
+        verdicts: By cell; published numbers that have none are missing.
+        results: Those of the entry. Those of other readings have no rows: what came out is told below the table.
     """
-    others = {method.name: method for method in readings}
+    entry = asked.shown
+    others = {method.name: method for method in entry.readings}
     every = ordered(results, entry)
-    rows = [result for result in every if result.method not in others]
-    cells = list(_all_cells(entry, verdicts, rows))
-    names, columns = (_counted if entry.kind == "count" else _trained)(entry, cells)
+    own = [result for result in every if result.method not in others]
+    cells = list(_all_cells(entry, verdicts, own))
+    known = tuple(sorted({result.seed for result in own})) or (0,)
+    seeds = known if asked.any_seed else asked.seeds
+    names, columns = _counted(cells) if entry.kind == "count" else _trained(entry, cells, seeds)
     return ReproTable(
+        asked=asked,
         entry=entry,
         rows=names,
         columns=columns,
-        seeds=tuple(seeds) or tuple(sorted({result.seed for result in rows})) or (0,),
-        tune=tune,
-        remarks=tuple(remarks),
-        scenes=tuple(scenes),
-        options=tuple(options),
-        runnable=tuple(runnable) or entry.methods,
-        tunings={method: tuple(each) for method, each in (tunings or {}).items()},
-        asked=tuple(asked) or entry.methods,
-        other_readings=tuple(others.values()),
-        readings=tuple(_readings(entry, others, every, tune)),
+        seeds=seeds,
+        readings=tuple(_readings(entry, others, every, asked.tune)),
     )
 
 
@@ -103,7 +77,7 @@ def _unprinted(entry: Entry) -> Iterator[Cell]:
     for setting in entry.scenes or entry.stand_ins:
         if setting not in printed:
             measures = entry.measured_in(setting)
-            yield from ((setting, method, each.metric) for method in entry.methods for each in measures)
+            yield from ((setting, method.name, each.metric) for method in entry.runnable for each in measures)
 
 
 def _judged(number: Number, verdict: Verdict | None, results: Sequence[Result], words: Mapping[str, str]) -> TableCell:
@@ -124,7 +98,7 @@ def _unjudged(cell: Cell, results: Sequence[Result]) -> Iterator[TableCell]:
     """Each hyper-parameter setting by itself; runs of full length alone count if there are any."""
     for tuning in dict.fromkeys(result.tuning for result in results) or [""]:
         own = [result for result in results if result.tuning == tuning]
-        label = max(own, key=lambda r: (not r.reduced, r.rounds)).reduced if own else ""
+        label = max(own, key=lambda r: r.closeness).reduced if own else ""
         counted = [result for result in own if result.reduced == label]
         values = {r.seed: r.value for r in counted if r.status == "done" and r.value is not None}
         yield TableCell(
@@ -147,10 +121,12 @@ def _own_word(results: Sequence[Result]) -> str:
     return "reduced" if any(result.reduced for result in results) else ""
 
 
-def _trained(entry: Entry, cells: Sequence[TableCell]) -> tuple[tuple[str, ...], tuple[Column, ...]]:
+def _trained(
+    entry: Entry, cells: Sequence[TableCell], seeds: tuple[int, ...]
+) -> tuple[tuple[str, ...], tuple[Column, ...]]:
     """Methods below each other, settings and metrics side by side."""
     single = len({cell.metric for cell in cells}) <= 1
-    order = {method: place for place, method in enumerate(entry.methods)}
+    order = {method: place for place, method in enumerate(entry.rows)}
     ranked = {measure.metric: measure.percent for measure in entry.measures}  # accuracies, of which more is better
     by_method = sorted(cells, key=lambda cell: order.get(cell.method, len(order)))
     rows = list(dict.fromkeys((cell.method, cell.tuning) for cell in by_method))
@@ -162,12 +138,13 @@ def _trained(entry: Entry, cells: Sequence[TableCell]) -> tuple[tuple[str, ...],
             title=setting if single else f"{setting}, {metric}",
             cells=tuple(found.get(row) for row in rows),
             ranked=ranked.get(metric, False),
+            seeds=seeds,
         )
         for (setting, metric), found in columns.items()
     )
 
 
-def _counted(_: Entry, cells: Sequence[TableCell]) -> tuple[tuple[str, ...], tuple[Column, ...]]:
+def _counted(cells: Sequence[TableCell]) -> tuple[tuple[str, ...], tuple[Column, ...]]:
     """Settings below each other, what is counted side by side."""
     rows = list(dict.fromkeys((cell.setting, cell.method) for cell in cells))
     columns: dict[str, dict[tuple[str, str], TableCell]] = {}

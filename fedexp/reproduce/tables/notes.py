@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from fedexp.reproduce.tables.cells import Column, TableCell, seeds_in_words
 from fedexp.reproduce.tables.holes import commands_for_readings
+from fedexp.reproduce.verdict import remarks
 from fedexp.terminal.numbers import count
 
 if TYPE_CHECKING:
@@ -35,10 +36,11 @@ def notes_of(table: ReproTable) -> tuple[Note, ...]:
     """All notes that have something to say."""
     every = (
         Note("Without a number", tuple(dict.fromkeys(_troubles(table.cells)))),
-        Note("Other readings of the paper", tuple(_readings(table))),
-        Note("Verdicts", table.remarks if table.entry.numbers else ()),
+        Note("Other readings of the paper, and variants", tuple(_readings(table))),
+        Note("Verdicts", tuple(_verdicts(table))),
         Note("Spread", tuple(_spread(table))),
-        Note("Notes on the paper", table.entry.notes),
+        Note("Notes on the paper", (*table.entry.notes, *table.entry.paper_notes)),
+        Note("In the paper", tuple(_paper_says(table))),
         Note("Assumed, because the paper does not say", tuple(_assumed(table))),
         Note("To fill the holes", table.commands, commands=True),
         Note("To try another reading where ours is below or above", tuple(commands_for_readings(table)), commands=True),
@@ -57,6 +59,10 @@ def _troubles(cells: Iterable[TableCell]) -> Iterator[str]:
             where = ", ".join(filter(None, [result.method, result.setting, f"seed {result.seed}", result.tuning]))
             ended = f"{result.status} after {count(result.rounds, 'round')}"
             yield f"{where}: {ended}{f': {result.error}' if result.error else ''} (run {result.run})"
+
+
+def _verdicts(table: ReproTable) -> Iterator[str]:
+    return remarks(table.entry, [cell.verdict for cell in table.cells if cell.verdict], tune=table.asked.tune)
 
 
 def _readings(table: ReproTable) -> Iterator[str]:
@@ -97,10 +103,17 @@ def _spread(table: ReproTable) -> Iterator[str]:
         yield "± of ours is the standard deviation over the hyper-parameter settings that were tried."
 
 
+def _paper_says(table: ReproTable) -> Iterator[str]:
+    """What a figure shows, and what the text says of it."""
+    if table.entry.axes:
+        yield f"axes: {'; '.join(table.entry.axes)}"
+    yield from (f"{what}: {said}" for what, said in table.entry.states)
+
+
 def _assumed(table: ReproTable) -> Iterator[str]:
     shown = {cell.setting for column in table.shown for cell in column.cells if cell}
     by_words: dict[tuple[str, ...], list[str]] = {}
-    for scene in table.scenes:
+    for scene in table.asked.scenes:
         if scene.name in shown and scene.assumed:
             by_words.setdefault(scene.assumed, []).append(scene.name)
     return (f"{', '.join(names)}: {'; '.join(words)}" for words, names in by_words.items())

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import cached_property
 
 from rich.console import Console
 
-from fedexp.reproduce.entry import Entry, Method, Scene
+from fedexp.reproduce.entry import Entry, Method
+from fedexp.reproduce.jobs import STAND_IN
+from fedexp.reproduce.request import Request
 from fedexp.reproduce.results import Result
+from fedexp.reproduce.selection import RULES
 from fedexp.reproduce.tables import holes
 from fedexp.reproduce.tables.cells import REDUCED, Column, TableCell, seeds_in_words
 from fedexp.reproduce.tables.notes import Note, notes_of
@@ -18,7 +21,7 @@ from fedexp.terminal.numbers import count
 
 NO_NUMBER = "without a published number"
 OUTCOMES = (  # in the order in which they are listed: verdicts, what is said of counts, cells of ours only
-    *("reproduced", "compatible", "above", "below", "unjudged", "reduced", "failed"),
+    *("reproduced", "compatible", "above", "below", "unjudged", "reduced", "stand-in", "failed"),
     *("equal", "different", NO_NUMBER, "missing"),
 )
 COMPARED = "Differences between methods, paired by seed, with 95 % intervals from three seeds on"
@@ -32,21 +35,14 @@ TUNING = {
 
 @dataclass(frozen=True)
 class ReproTable:
-    """An entry with our numbers beside the published ones."""
+    """What is asked for of an entry, with our numbers beside the published ones."""
 
-    entry: Entry
+    asked: Request
+    entry: Entry  # as far as it is shown
     rows: tuple[str, ...]
     columns: tuple[Column, ...]
     seeds: tuple[int, ...]
-    tune: str
-    remarks: tuple[str, ...] = ()  # on verdicts and their tolerance
-    scenes: tuple[Scene, ...] = ()
-    options: tuple[str, ...] = ()  # of the commands that fill holes
-    runnable: tuple[str, ...] = ()  # all methods that a command without ``methods=`` runs
-    tunings: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # those to be run, by method
-    asked: tuple[str, ...] = ()  # methods and other readings that are asked for; a reading's method has a row as well
-    other_readings: tuple[Method, ...] = ()  # of its methods; they have no rows
-    readings: tuple[tuple[Method, TableCell], ...] = ()  # those that were run
+    readings: tuple[tuple[Method, TableCell], ...]  # other readings that were run; they have no rows
 
     # ------------------------------------------------------------ forms
     def show(self, console: Console) -> None:
@@ -91,9 +87,10 @@ class ReproTable:
 
     @property
     def wanted(self) -> tuple[TableCell, ...]:
-        """The cells that are asked for, with those of readings, which have no row."""
-        readings = (cell for method, cell in self.readings if method.name in self.asked)
-        return tuple(c for c in self.cells if self.counts or c.method in self.asked) + tuple(readings)
+        """The cells that are asked for, also of readings; the row of a reading's method only stands beside it."""
+        names = {method.name for method in self.asked.methods}
+        readings = (cell for method, cell in self.readings if method.name in names)
+        return tuple(c for c in self.cells if self.counts or c.method in names) + tuple(readings)
 
     @property
     def compared(self) -> tuple[Column, ...]:
@@ -126,19 +123,31 @@ class ReproTable:
     @property
     def outcome(self) -> tuple[tuple[str, int], ...]:
         """How many cells have which verdict, the words without a cell left out."""
-        counted = Counter(cell.word or NO_NUMBER for cell in self.cells)
+        stand_ins = self.entry.stand_ins
+        own = (STAND_IN if c.word == "reduced" and c.setting in stand_ins else c.word for c in self.cells)
+        counted = Counter(word or NO_NUMBER for word in own)
         return tuple((word, counted[word]) for word in OUTCOMES if counted[word])
 
     @property
     def extent(self) -> str:
-        """For how much of the table runs have ended."""
-        return f"{sum(cell.word != 'missing' for cell in self.cells)} of {count(len(self.cells), 'cell')} run"
+        """For how many of the paper's numbers, and for how many cells without one, runs have ended."""
+        printed = [cell.word != "missing" for cell in self.cells if cell.published]
+        others = [cell.word != "missing" for cell in self.cells if not cell.published]
+        if not printed:
+            return f"{sum(others)} of {count(len(others), 'cell')} run"
+        besides = f" and {count(sum(others), 'other cell')}" if any(others) else ""
+        return f"{sum(printed)} of {count(len(printed), 'printed number')}{besides} run"
 
     @property
     def protocol(self) -> tuple[str, ...]:
-        """How the numbers were taken: rules of selection, seeds, rounds, tuning, and what is reduced."""
+        """What the numbers are, and how they were taken: rules of selection, seeds, rounds, tuning, what is reduced."""
         rules = "; ".join(f"{rule} ({', '.join(metrics)})" for rule, metrics in self.rules.items())
-        about = [f"Selection: {rules}." if rules else "", "" if self.counts else f"{self._runs}."]
+        about = [f"Shown: {self.entry.about}." if self.entry.about else ""]
+        about += [
+            f"Selection: {rules}." if rules else "",
+            *(RULES[rule].caution for rule in self.rules if rule in RULES),
+        ]
+        about += ["" if self.counts else f"{self._runs}."]
         about += [
             f"Reduced, without verdict ({REDUCED}): {words} ({count(n, 'cell')})." for words, n in self.reduced.items()
         ]
@@ -159,8 +168,9 @@ class ReproTable:
 
     @property
     def _runs(self) -> str:
-        seeds = seeds_in_words(self.seeds).capitalize()
-        tuning = TUNING[self.entry.tuned, self.tune] if self.entry.numbers else ""
+        alike = len({frozenset(cell.by_seed) for cell in self.cells if cell.by_seed}) <= 1
+        seeds = seeds_in_words(self.seeds).capitalize() + ("" if alike else ", not all of them in each row")
+        tuning = TUNING[self.entry.tuned, self.asked.tune] if self.entry.numbers else ""
         return "; ".join(filter(None, [seeds, self.rounds, tuning]))
 
 

@@ -15,7 +15,7 @@ from fedexp.reproduce.tables.table import ReproTable
 
 CSV_COLUMNS = (
     *COLUMNS,
-    *("published", "spread", "tolerance", "difference", "interval_low", "interval_high", "verdict", "why"),
+    *("published", "spread", "tolerance", "basis", "difference", "interval_low", "interval_high", "verdict", "why"),
     "spread_of_settings",
     *("reference", "lead", "lead_low", "lead_high"),  # over another method, paired by seed
 )
@@ -49,6 +49,7 @@ def _rows(column: Column, cell: TableCell, entry: Entry) -> Iterator[dict[str, A
         "published": number.printed if number else None,
         "spread": number.spread if number else None,
         "tolerance": tolerance.points if tolerance else None,
+        "basis": tolerance.basis if tolerance else "",
         "difference": cell.difference,
         "interval_low": low,
         "interval_high": high,

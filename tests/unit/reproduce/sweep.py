@@ -7,6 +7,7 @@ from pathlib import Path
 
 from fedexp.reproduce.entry import Entry, Method, Number, Scene
 from fedexp.reproduce.measure import Measure
+from fedexp.reproduce.request import Request
 from fedexp.reproduce.results import Result, read_results
 from fedexp.reproduce.tables.making import make_table
 from fedexp.reproduce.tables.table import ReproTable
@@ -36,6 +37,10 @@ WORDS = {
 }
 
 
+def method(name: str, **changes) -> Method:
+    return Method(**{"paper": "demo", "name": name, "overrides": ("algo=fedavg",), "stated": "nothing", **changes})
+
+
 def entry(**changes) -> Entry:
     numbers = tuple(
         Number("demo/table1", "", setting, method, "accuracy", printed, 0.5 if setting == "mnist/mlp" else None)
@@ -48,7 +53,7 @@ def entry(**changes) -> Entry:
         "title": "Accuracy of seven methods",
         "measures": (Measure("accuracy", "aggregation.accuracy", "last round"),),
         "scenes": tuple(PRINTED),
-        "methods": tuple(PRINTED["mnist/mlp"]),
+        "methods": tuple(map(method, PRINTED["mnist/mlp"])),
         "spread": "seeds",
         "seeds": 3,
         "notes": ("Not stated: batch size. Here: 64.", "FedAvg's 60.0 is 61.0 in table 2."),
@@ -74,17 +79,22 @@ def verdict(number: Number, results: list[Result]) -> Verdict:
     )
 
 
-def table(*more: Result, readings: Iterable[Method] = ()) -> ReproTable:
-    """The table of the sweep, and of further results."""
-    one, results = entry(), [*read_results(GOLDEN / "sweep.csv"), *more]
-    return make_table(
-        one,
-        {number.cell: verdict(number, results) for number in one.numbers},
-        results,
-        seeds=(0, 1, 2),
-        remarks=[TOLERANCE],
-        scenes=[
-            Scene("demo", name, f"demo/{name}", assumed=() if name == "svhn/cnn" else ("batch",)) for name in PRINTED
-        ],
-        readings=readings,
+def asked(one: Entry, **changes) -> Request:
+    """All of an entry."""
+    scenes = tuple(
+        Scene(
+            "demo", name, f"demo/{name}", assumed=() if name == "svhn/cnn" else ("batch",),
+            stand_in=name in one.stand_ins,
+        )
+        for name in (*one.scenes, *one.stand_ins)
+    )  # fmt: skip
+    return Request(
+        **{"entry": one, "scenes": scenes, "methods": one.runnable, "seeds": (0,), "any_seed": True, **changes}
     )
+
+
+def table(*more: Result, readings: Iterable[Method] = (), **changes) -> ReproTable:
+    """The table of the sweep, and of further results."""
+    one, results = entry(readings=tuple(readings)), [*read_results(GOLDEN / "sweep.csv"), *more]
+    verdicts = {number.cell: verdict(number, results) for number in one.numbers}
+    return make_table(asked(one, **{"seeds": (0, 1, 2), "any_seed": False, **changes}), verdicts, results)

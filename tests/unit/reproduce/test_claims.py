@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -77,6 +78,8 @@ def test_of_a_failed_run_the_evidence_tells():
     assert (found.word, found.evidence[0].failed) == ("confirmed", 1)
     assert "1 run failed" in str(found.evidence[0])
     assert verdict([result(None, status="failed"), result(1.0, method="FedAvg")], above()).word == "undecided"
+    again = [replace(one, entry="map/fig11") for one in ours]  # the same run is on file for two tables
+    assert verdict([*ours, *again], above()).evidence[0].failed == 1
 
 
 def test_other_readings_are_told_and_decide_nothing():
@@ -84,10 +87,23 @@ def test_other_readings_are_told_and_decide_nothing():
     found = verdict(ours, above())
     assert found.said == "refuted"
     assert found.evidence == verdict(runs(WORSE), above()).evidence
-    (told,) = [note for note in found.notes if "otherwise" in note]
-    assert told.startswith("read otherwise: scene, MAP one_stage for MAP: MAP − FedAvg, aggregation: +2.03 [")
+    (told,) = [note for note in found.notes if "in place of" in note]
+    assert told.startswith("with MAP one_stage in place of MAP, scene: MAP − FedAvg, aggregation: +2.03 [")
     assert told.endswith("(confirmed)")
     assert verdict([*results(*BETTER, method="MAP one_stage"), *runs(())], above()).word == "not run"
+
+
+def test_runs_with_further_changes_do_not_decide_where_there_are_some_without():
+    known = runs(BETTER, reduced="stand-in")
+    changed = runs(WORSE, reduced="stand-in, optim.lr=0.05")
+    assert verdict([*known, *changed], above()).said == "confirmed (stand-in)"
+    assert verdict(changed, above()).said == "refuted (stand-in)"
+
+
+def test_the_command_is_for_the_scene_that_leaves_it_undecided():
+    ours = [*runs(BETTER, setting="a"), *runs(UNCLEAR, setting="b")]
+    (command,) = verdict(ours, above(scenes=["a", "b"])).commands
+    assert command.endswith("settings=b methods=MAP,FedAvg seeds=3,4,5")
 
 
 def test_unfinished_and_other_papers_runs_do_not_count():
@@ -216,9 +232,12 @@ def test_every_setting_needs_all_settings():
     first, second = results(*BETTER, tuning="a=1"), results(*BETTER, tuning="a=2")
     half = verdict([*base, *first, *results(*BETTER)], told)  # the method's own values are none of the settings
     assert half.word == "undecided"
-    assert "1 setting not run" in " ".join(half.notes)
+    assert "1 setting without an interval" in " ".join(half.notes)
     assert "tune=paper" in half.commands[0]
     assert verdict([*base, *first, *second], told).word == "confirmed"
+    assert verdict([*base, *first, *second[:2]], told).word == "undecided"
+    short = [replace(one, reduced="3 of 150 rounds") for one in [*base, *second]]
+    assert verdict([*base, *first, *short], told).word == "undecided"
     assert verdict([*base, *first, *results(*WORSE, tuning="a=2")], told).word == "refuted"
     assert verdict(base, told).word == "not run"
 
@@ -242,11 +261,11 @@ def test_the_reason_is_given_where_a_claim_is_refuted():
     assert "because of momentum" not in verdict(runs(BETTER), above(), because="of momentum").notes
 
 
-def test_the_command_names_the_first_scene_of_the_paper_and_of_the_stand_ins():
+def test_the_commands_name_the_first_stand_in_and_the_first_scene_of_the_paper():
     found = verdict([], above(scenes=["a", "b"], stand_ins=["c"], higher="FedRS alpha=0.5"))
     assert found.commands == (
-        "python -m fedexp.reproduce map/table1 settings=a 'methods=FedRS alpha=0.5,FedAvg' seeds=0,1,2",
         "python -m fedexp.reproduce map/table1 settings=c 'methods=FedRS alpha=0.5,FedAvg' seeds=0,1,2",
+        "python -m fedexp.reproduce map/table1 settings=a 'methods=FedRS alpha=0.5,FedAvg' seeds=0,1,2",
     )
 
 
@@ -261,7 +280,7 @@ def test_the_command_asks_for_more_seeds_where_those_that_were_run_do_not_decide
 
 def test_seeds_of_stand_ins_that_were_run_are_not_asked_for_again():
     ours = runs(UNCLEAR, setting="stand-in/c", reduced="stand-in")
-    *_, command = verdict(ours, above(scenes=["a"], stand_ins=["stand-in/c"])).commands
+    command, *_ = verdict(ours, above(scenes=["a"], stand_ins=["stand-in/c"])).commands
     assert command.endswith("settings=stand-in/c methods=MAP,FedAvg seeds=3,4,5")
 
 
@@ -278,6 +297,7 @@ def test_both_forms():
     line = "scene: MAP − FedAvg, aggregation: +2.03 [+1.41, +2.66], 3 seeds: +2.00 +1.80 +2.30 (confirmed, margin -0.5)"
     command = "python -m fedexp.reproduce map/table1 settings=other methods=MAP,FedAvg seeds=0,1,2"
     assert markdown(verdicts) == (
+        "2 claims: 1 confirmed, 1 not run.\n\n"
         f"### map\n\n- **confirmed**: MAP wins. (table 1)\n  - {line}\n"
         f"- **not run**: MAP wins. (table 1)\n  - to decide it: `{command}`\n"
     )
@@ -330,7 +350,7 @@ def test_all_names_of_a_claim_are_known(of):
             metrics = {m.metric: m.rule for m in (*known.measures, *measures(known, term.method))}
             assert term.setting in (known.stand_ins if comparison.stand_in else known.scenes)
             assert published.method(of.paper, term.method).overrides is not None
-            assert term.method in known.methods
+            assert term.method in known.rows
             assert metrics[term.metric] in RULES
             varied = {f"{key}={value}" for key, values in known.varied for value in values}
             assert term.tuning in (varied or ({"", "*"} if comparison.settings else {""}))

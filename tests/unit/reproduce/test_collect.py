@@ -109,7 +109,7 @@ def test_a_number_that_a_scene_cannot_have_is_not_asked_for(jobs, monkeypatch):
     (job,) = jobs(methods="FedAvg", seeds="0")
     entry = replace(job.entry, measures=(ACCURACY, other), numbers=(), lacks=((job.scene.name, other.metric),))
     assert [r.metric for r in collect.collect([replace(job, entry=entry)])] == [ACCURACY.metric]
-    shown = {cell.metric for cell in make_table(entry, {}, []).cells if cell.setting == job.scene.name}
+    shown = {cell.metric for cell in make_table(request(entry), {}, []).cells if cell.setting == job.scene.name}
     assert shown == {ACCURACY.metric}
     assert {metric for scene, _, metric in listing._cells(entry) if scene == job.scene.name} == {ACCURACY.metric}
 
@@ -134,11 +134,11 @@ def test_rounds_to_the_best_of_fedavg(taken):
 def test_leads_are_worked_out_for_each_seed_and_only_from_what_they_need(taken, paper):
     lead = Measure("lead", "accuracy", "lead over FedAvg")
     best = Measure("best", "accuracy", "lead over the best other method")
-    entry = replace(paper.TABLE, measures=(ACCURACY, lead, best), methods=("FedAvg", "FedRS"))
+    entry = replace(paper.TABLE, measures=(ACCURACY, lead, best), methods=paper.METHODS[:2])
     found = list(taken(ACCURACY, lead, fedavg=rounds(0.5), fedrs=rounds(0.7)).values())
     both = {(r.method, r.metric): r.value for r in with_computed(entry, found)}
     assert both["FedRS", "lead"] == both["FedRS", "best"] == pytest.approx(20)
-    more = replace(entry, methods=("FedAvg", "FedRS", "slow"))  # of which one is missing: is it the best?
+    more = replace(entry, methods=paper.METHODS[:3])  # of which one is missing: is it the best?
     assert {r.metric for r in with_computed(more, found) if r.method == "FedRS"} == {"accuracy", "lead"}
     better = replace(found[0], method="FedAvg samples", value=99.0)  # another reading is no other method
     assert {(r.method, r.metric): r.value for r in with_computed(entry, [*found, better])}.items() >= both.items()
@@ -152,7 +152,7 @@ def test_leads_are_worked_out_for_each_seed_and_only_from_what_they_need(taken, 
 
 def test_every_rule_of_the_papers_and_of_claims_is_known():
     for entry in published.entries().values():
-        extra = [m for method in entry.methods for m in claims.measures(entry, method)]
+        extra = [m for method in entry.rows for m in claims.measures(entry, method)]
         for measure in (*entry.measures, *extra):
             known = measure.computed or measure.rule in (ROUNDS_TO_REFERENCE, *NOT_BY_RUNS, *selection.RULES)
             assert known, (entry.id, measure)

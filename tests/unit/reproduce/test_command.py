@@ -56,6 +56,7 @@ def test_all_entries_are_listed(said):
         (["map/table1", "map/table2"], "map/table2: one entry at a time."),
         (["map/table1", "method=FedAvg"], "method is not known here. Did you mean 'methods'?"),
         (["map/table1", "setings=fmnist/mlpnet"], "setings is not known here. Did you mean 'settings'?"),
+        (["fedrs/fig11", "seeds=0,1"], "seeds=0,1: a partition is shown for one seed. Name one."),
         (["map/table1", "standins=yes"], "standins=yes: this must be true or false."),
         (["map/table1", "plan=maybe"], "plan=maybe: this must be true or false."),
         (["map/table1", "format=pdf"], "format=pdf: there is no such format."),

@@ -81,7 +81,7 @@ def test_only_what_is_left_counts(cost, paper, tmp_path):
 
 def test_an_entry_costs_all_its_runs(paper):
     scenes = paper.SCENES[:1]
-    cost = Costs([result("FedRS", 10.0)]).of_entry(replace(paper.TABLE, methods=("FedAvg", "FedRS"), seeds=3), scenes)
+    cost = Costs([result("FedRS", 10.0)]).of_entry(replace(paper.TABLE, methods=paper.METHODS[:2], seeds=3), scenes)
     assert cost == Cost(3 * (10.0 / 2 + 10.0), measured=6)
     assert Costs([]).of_entry(paper.FIGURE, scenes).modelled == 2
     assert Costs([]).of_entry(paper.TABLE, [replace(scenes[0], hours=None)]).unknown == 5

@@ -13,7 +13,7 @@ from fedexp.config.identity import run_id
 from fedexp.config.sources import conf_dir
 from fedexp.data.catalog import CATALOG
 from fedexp.reproduce.entry import Scene
-from fedexp.reproduce.published import PAPERS, entries, method, methods, readings, scenes
+from fedexp.reproduce.published import PAPERS, entries, method, methods, scenes
 
 FOLDER = conf_dir() / "experiment"
 SCENES = [scene for paper in PAPERS for scene in scenes(paper)]
@@ -26,7 +26,7 @@ USED = sorted(
         (e.paper, s, m)
         for e in entries().values()
         for s in (*e.scenes, *e.stand_ins)
-        for m in e.methods
+        for m in e.rows
         if method(e.paper, m).overrides is not None
     }
 )
@@ -49,8 +49,9 @@ WRITTEN_OUT = {
     "cohort.clients=50 cohort.fraction=0.2 rounds=400 local.epochs=10 local.batch_size=128 optim.lr=0.01 "
     "weighting=samples",
     "fedgela/svhn_resnet18_fc_partial_dir0.2": "data=svhn model=resnet18_fc partition=dirichlet partition.beta=0.2 "
-    "partition.by=class partition.test=mirror cohort.clients=50 cohort.fraction=0.2 rounds=100 local.epochs=10 "
-    "local.batch_size=100 local.clip=20 optim.lr=0.01 optim.weight_decay=1e-4 weighting=samples evaluate=fedgela",
+    "partition.by=class partition.min_size=100 partition.test=mirror cohort.clients=50 cohort.fraction=0.2 rounds=100 "
+    "local.epochs=10 local.batch_size=100 local.clip=20 optim.lr=0.01 optim.weight_decay=1e-4 weighting=samples "
+    "evaluate=fedgela",
     "fedgela/stand-in_fmnist_mlpnet_P10C2": "data=fmnist model=mlpnet model.final_relu=false partition=classes "
     "cohort.clients=10 cohort.fraction=1 rounds=30 local.epochs=2 local.batch_size=100 local.clip=20 optim.lr=0.01 "
     "optim.weight_decay=1e-4 weighting=samples evaluate=fedgela",
@@ -88,11 +89,28 @@ def test_every_scene_composes_to_its_papers_protocol(paper):
             assert config["choices"]["optim"] == "sgd"
 
 
+def test_clients_of_fedmr_train_on_all_of_the_data():
+    """It measures the server's model only, so no client holds samples out."""
+    with composing() as made:
+        for scene in scenes("fedmr"):
+            assert made([f"experiment={scene.experiment}"])["partition"].get("test") != "holdout", scene.name
+
+
+def test_clients_of_fedgela_have_a_batch_where_the_paper_says_so():
+    """Section 5.2: with beta 0.2 in partial participation each client has at least one batch of samples."""
+    found = [scene for scene in scenes("fedgela") if scene.name.endswith("partial/dir0.2")]
+    assert len(found) == 3
+    with composing() as made:
+        for scene in found:
+            config = made([f"experiment={scene.experiment}"])
+            assert config["partition"]["min_size"] == config["local"]["batch_size"]
+
+
 @pytest.mark.parametrize("paper", PAPERS)
 def test_every_method_composes_in_a_scene(paper):
     where = {m: s for p, s, m in reversed(USED) if p == paper}
     with composing() as made:
-        others = {reading for e in entries().values() if e.paper == paper for reading in readings(e)}
+        others = {reading for e in entries().values() if e.paper == paper for reading in e.readings}
         for row in (m for m in (*methods(paper), *others) if m.overrides is not None):
             made(arguments(paper, where.get(row.row, scenes(paper)[0].name), row.name))
 

@@ -81,6 +81,12 @@ def test_a_method_without_a_part_is_told_by_null():
     assert not _is_of({"algo": "moon", "algo.moon.projection": 8}, ("algo=moon", "algo.moon.projection=null"))
 
 
+def test_a_method_may_have_other_values_in_some_scenes():
+    (moon,) = [m for m in published.entry("fedrema/fig4").methods if m.name == "MOON"]
+    assert moon.overrides_in("cifar10/alexnet/s0.2/n600") in moon.all_overrides
+    assert _is_of({"algo": "moon", "algo.moon.weight": 5}, ("algo=moon", "algo.moon.weight=1", "algo.moon.weight=5"))
+
+
 def test_a_figure_says_whose_runs_it_is_of(runs):
     figure = figure_of("map/fig10", runs)
     assert figure.title == "map/fig10: Which clients gain from MAP"

@@ -40,14 +40,19 @@ def test_what_is_shown_has_a_mean_only_with_all_its_scenes(paper):
     assert {n.setting for n in whole.numbers} == {"digits/mlp", "digits/again", "digits/nowhere", "avg"}
     part = request(paper.TABLE, settings="digits/mlp", methods="FedAvg").shown
     assert [n.setting for n in part.numbers] == ["digits/mlp"]
-    assert (part.scenes, part.stand_ins, part.methods, part.aggregates) == (("digits/mlp",), (), ("FedAvg",), ())
+    assert (part.scenes, part.stand_ins, part.rows, part.aggregates) == (("digits/mlp",), (), ("FedAvg",), ())
+
+
+def test_what_cannot_be_run_is_shown_beside_all_that_can(paper):
+    assert request(paper.TABLE, settings="digits/mlp").shown.rows == paper.TABLE.rows
+    assert "best baseline" not in request(paper.TABLE, methods="FedAvg,FedRS").shown.rows
 
 
 def test_another_reading_is_run_if_it_is_named_and_shown_with_its_method(paper):
     asked = request(paper.TABLE, methods="FedAvg samples")
     assert names(asked.methods) == ["FedAvg samples"]
     assert asked.command == "python -m fedexp.reproduce tiny/table1 'methods=FedAvg samples'"
-    assert asked.shown.methods == ("FedAvg",)
+    assert asked.shown.rows == ("FedAvg",)
     assert {n.method for n in asked.shown.numbers} == {"FedAvg"}
     of_reading, of_method = (result(50.0, setting="digits/mlp", method=name) for name in ("FedAvg samples", "FedAvg"))
     for methods, reading, method in [("FedAvg samples", 1, 1), ("FedAvg", 1, 1), ("FedRS", 0, 0), ("", 1, 1)]:

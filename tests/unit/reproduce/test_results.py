@@ -10,6 +10,7 @@ from fedexp.errors import DamagedError, DiskError
 from fedexp.reproduce.entry import Entry
 from fedexp.reproduce.measure import Measure
 from fedexp.reproduce.results import Result, known_results, merged, read_results, results_file, write_results
+from tests.unit.reproduce.sweep import method
 
 ENTRY = Entry(
     id="demo/table1",
@@ -20,7 +21,7 @@ ENTRY = Entry(
         Measure("GA", "aggregation.accuracy", "last round"),
     ),
     scenes=("mnist/mlp", "cifar10/cnn"),
-    methods=("FedRS", "FedAvg"),
+    methods=(method("FedRS"), method("FedAvg")),
 )
 
 
@@ -73,7 +74,7 @@ def test_every_field_comes_back_as_it_was(tmp_path):
 
 
 def test_a_file_is_the_same_in_whatever_order_its_results_came(tmp_path):
-    results = [result(setting=s, method=m, seed=n) for s in ENTRY.scenes for m in ENTRY.methods for n in (10, 9)]
+    results = [result(setting=s, method=m, seed=n) for s in ENTRY.scenes for m in ENTRY.rows for n in (10, 9)]
     write_results(tmp_path / "a.csv", results, ENTRY)
     write_results(tmp_path / "b.csv", reversed(results), ENTRY)
     assert (tmp_path / "a.csv").read_bytes() == (tmp_path / "b.csv").read_bytes()

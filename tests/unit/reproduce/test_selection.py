@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedexp.errors import ConfigError
-from fedexp.reproduce.selection import RULES, rounds_to, rule, speedup
+from fedexp.reproduce.selection import RULES, rounds_to, rule
 
 SERIES = [*np.random.default_rng(0).uniform(0.2, 0.9, 73), 0.5]
 NAN = math.nan
@@ -91,13 +91,6 @@ def test_rounds_to_a_target_count_from_one_and_include_equality():
     assert rounds_to([0.1, None, NAN, 0.6], 0.5) == 4
     assert rounds_to([0.1, 0.2], 0.5) is None
     assert rounds_to([], 0.5) is None
-
-
-def test_speedup_is_all_rounds_of_the_reference_by_rounds_to_its_best():
-    reference = [0.1, 0.2, 0.5, 0.4, 0.3, 0.45, 0.5, 0.49]
-    assert speedup([0.3, 0.5, 0.1], reference) == 8 / 2
-    assert speedup([0.3, 0.4], reference) is None
-    assert speedup([0.9], [NAN]) is None  # the reference has no best
 
 
 def test_rounds_that_figures_draw():

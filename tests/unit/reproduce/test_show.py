@@ -7,6 +7,8 @@ import io
 import pytest
 from rich.console import Console
 
+from fedexp.reproduce import published
+from fedexp.reproduce.listing import _state
 from fedexp.reproduce.request import request
 from fedexp.reproduce.show import Display, table_of
 from tests.unit.reproduce.fakes import result
@@ -18,7 +20,8 @@ from tests.unit.reproduce.fakes import result
         ({"value": 50.0}, True),
         ({"value": 90.0}, True),  # above
         ({"value": 10.0}, False),  # below
-        ({"value": 10.0, "reduced": "1 of 2 rounds"}, True),  # no verdict
+        ({"value": 10.0, "reduced": "1 of 2 rounds"}, False),  # shorter than what is asked for
+        ({"value": 10.0, "reduced": "stand-in"}, True),  # no verdict
         ({"value": None, "status": "failed"}, False),
         ({"value": None, "status": "diverged"}, False),
         ({"value": None, "status": "partial"}, False),
@@ -66,3 +69,53 @@ def test_another_reading_has_no_row_in_a_stand_in_either(paper):
     table = table_of(asked, [result(50.0, method=name, **fields) for name in ("FedAvg", "FedAvg samples")])
     assert table.rows == ("FedAvg",)
     assert [(method.name, cell.ours) for method, cell in table.readings] == [("FedAvg samples", 50.0)]
+
+
+# ---------------------------------------------------------------- worked out from other cells
+def cells_of(asked, results):
+    return {(cell.method, cell.metric): cell for cell in table_of(asked, results).cells}
+
+
+def test_a_gap_of_tuned_runs_is_that_of_the_numbers_that_are_shown():
+    setting = "cifar10/resnet18_fc/P10C2"
+    asked = request(published.entry("fedgela/table5"), settings=setting, tune="paper")
+    of = {"entry": "fedgela/table5", "setting": setting}
+    tuning = asked.tunings["FedGELA"][-1]
+    ours = [
+        result(92.0, method="FedAvg", metric="PA", **of),
+        result(90.0, method="FedGELA", metric="PA", **of),
+        result(95.0, method="FedGELA", metric="PA", tuning=tuning, **of),
+        result(-2.0, method="FedAvg", metric="PA_gap_to_fedgela", **of),  # as it was worked out from untuned runs
+    ]
+    assert cells_of(asked, ours)["FedAvg", "PA_gap_to_fedgela"].ours == 3.0
+
+
+def test_a_lead_over_the_best_other_method_is_not_taken_over_those_asked_for():
+    setting = "fmnist/resnet18/P5C2"
+    asked = request(published.entry("fedmr/table1"), settings=setting, methods="FedMR,FedAvg", seeds="0")
+    of = {"entry": "fedmr/table1", "setting": setting, "metric": "GA"}
+    found = cells_of(asked, [result(75.51, method="FedMR", **of), result(67.29, method="FedAvg", **of)])
+    assert found["FedMR", "gain_over_fedavg"].ours == pytest.approx(8.22)
+    assert found["FedMR", "gain_over_best"].ours is None
+
+
+def test_rows_that_nobody_can_run_are_not_missing_in_stand_ins():
+    table = table_of(request(published.entry("fedgela/table5"), stand_ins=True), [])
+    assert {cell.method for cell in table.cells} == {"FedAvg", "FedGELA"}
+
+
+def test_a_scene_is_a_stand_in_where_the_entry_says_so():
+    shown = request(published.entry("fedrema/table3"), settings="*").shown
+    assert "fmnist/cnn/s0.2/n600" in shown.stand_ins
+    assert shown.scenes == ("cifar10/alexnet/s0.2/n600",)
+
+
+def test_the_method_that_rounds_are_measured_by_is_asked_for_too():
+    asked = request(published.entry("fedmr/table4"), methods="FedProx")
+    assert [method.name for method in asked.methods] == ["FedAvg", "FedProx"]
+
+
+def test_a_list_counts_what_an_entry_shows(paper):
+    of = {"entry": "tiny/table1", "setting": "stand-in/digits/mlp", "reduced": "stand-in", "rounds": 2}
+    ours = [result(50.0, method=m, **of) for m in ("FedAvg", "FedAvg samples")] + [result(1.0, metric="other", **of)]
+    assert _state(paper.TABLE, ours).startswith("1 reduced, ")

@@ -13,7 +13,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from fedexp.reproduce.entry import Entry, Method, Number
+from fedexp.reproduce.entry import Entry, Method, Number, Scene
 from fedexp.reproduce.measure import Measure
 from fedexp.reproduce.results import Result
 from fedexp.reproduce.tables.cells import Column, TableCell
@@ -21,7 +21,7 @@ from fedexp.reproduce.tables.making import make_table
 from fedexp.reproduce.tables.tidy import csv_rows
 from fedexp.reproduce.tolerance import Tolerance
 from fedexp.reproduce.verdict import Verdict, judge
-from tests.unit.reproduce.sweep import GOLDEN, ODD, entry, table
+from tests.unit.reproduce.sweep import GOLDEN, ODD, asked, entry, method, table
 
 
 def shown(one, width: int) -> str:
@@ -122,9 +122,10 @@ def test_a_reduced_run_that_failed_is_labelled_too():
 def test_a_mean_over_reduced_cells_is_labelled_by_its_verdict():
     number = Number("demo/table1", "", "avg", "MAP", "accuracy", "1.0", None)
     verdict = Verdict("reduced", 1.0, {0: 1.0}, None, number, 0.0, Tolerance(None, ""), "stand-in")
-    one = make_table(entry(numbers=(number,), scenes=()), {number.cell: verdict}, [])
+    means = entry(numbers=(number,), scenes=("mnist/mlp",), aggregates=(("avg", "*"),))
+    one = make_table(asked(means), {number.cell: verdict}, [])
     assert one.cells[0].reduced == "stand-in"
-    assert [(row["value"], row["reduced"]) for row in csv_rows(one)] == [(1.0, "stand-in")]
+    assert [(row["value"], row["reduced"]) for row in csv_rows(one) if row["setting"] == "avg"] == [(1.0, "stand-in")]
 
 
 def test_three_seeds_are_shown_as_they_are_and_more_by_their_deviation():
@@ -142,7 +143,7 @@ def test_the_best_of_several_settings_has_their_deviation_behind_it():
     )
     tried = [result(value=value, tuning=f"a={value}") for value in (90.0, 92.0, 94.0)]
     verdicts = {one.numbers[0].cell: judge(one.numbers[0], one, tried, tune="paper")}
-    best = make_table(one, verdicts, tried, tune="paper")
+    best = make_table(asked(one, tune="paper"), verdicts, tried)
     assert re.search(r"MAP +94\.0 ± 2\.00 +93\.0 ± 0\.46 +\+1\.0 ", shown(best, 80))
     assert "± of ours is the standard deviation over the hyper-parameter settings that were tried." in shown(best, 120)
     assert r"94.0 $\pm$ 2.00" in best.latex()
@@ -156,8 +157,8 @@ def test_columns_in_which_nothing_was_run_are_named_by_their_command_only():
 
 
 def test_if_nothing_was_run_the_published_table_is_shown():
-    one = make_table(entry(), {}, [])
-    assert "0 of 11 cells run: 11 missing" in shown(one, 80)
+    one = make_table(asked(entry()), {}, [])
+    assert "0 of 11 printed numbers run: 11 missing" in shown(one, 80)
     assert re.search(r"MAP +– +93\.0 ± 0\.5 +missing", shown(one, 80))
     assert one.commands == (
         "python -m fedexp.reproduce demo/table1 settings=mnist/mlp seeds=0",
@@ -167,32 +168,33 @@ def test_if_nothing_was_run_the_published_table_is_shown():
 
 
 def test_a_command_leaves_out_the_methods_only_if_it_is_for_all_of_the_entry():
-    narrow = replace(entry(), methods=("FedAvg",), numbers=entry().numbers[:1])
-    (command,) = make_table(narrow, {}, [], runnable=entry().methods).commands
+    whole = asked(entry(numbers=entry().numbers[:1]))
+    (command,) = make_table(replace(whole, methods=whole.methods[:1]), {}, []).commands
     assert "methods=FedAvg" in command
 
 
 def test_each_hyper_parameter_setting_that_is_to_be_run_can_be_a_hole():
     number = Number("demo/table1", "", "mnist/mlp", "MAP", "accuracy", "50.0", None)
-    one = entry(numbers=(number,), scenes=("mnist/mlp",), methods=("MAP",))
     tried = [result(tuning="a=1"), result(tuning="a=2")]
-    for tunings, complete in ((["a=1", "a=2"], True), (["a=1", "a=2", "a=3"], False), ([""], False)):
-        assert (make_table(one, {}, tried, tunings={"MAP": tunings}).commands == ()) == complete
+    for grid, complete in ((("a=1", "a=2"), True), (("a=1", "a=2", "a=3"), False), ((), False)):
+        tuned = method("MAP", grid=tuple((override,) for override in grid))
+        one = entry(numbers=(number,), scenes=("mnist/mlp",), methods=(tuned,), tuned=True)
+        assert (make_table(asked(one, tune="paper"), {}, tried).commands == ()) == complete
 
 
 def test_in_a_cell_of_ours_only_runs_of_full_length_count_if_there_are_any():
-    figure = Entry(id="demo/fig1", kind="train", title="Curves", measures=entry().measures, methods=("MAP",))
+    figure = Entry(id="demo/fig1", kind="train", title="Curves", measures=entry().measures, methods=(method("MAP"),))
     short = result(seed=1, value=10.0, reduced="3 of 150 rounds")
-    (cell_,) = make_table(figure, {}, [result(value=50.0), short]).cells
+    (cell_,) = make_table(asked(figure), {}, [result(value=50.0), short]).cells
     assert (cell_.ours, cell_.word) == (50.0, "")
-    (cell_,) = make_table(figure, {}, [short]).cells
+    (cell_,) = make_table(asked(figure), {}, [short]).cells
     assert (cell_.ours, cell_.word) == (10.0, "reduced")
 
 
 def test_a_run_that_is_not_finished_has_not_been_run():
     one = entry(numbers=entry().numbers[:1], scenes=("mnist/mlp",))
     partial = result(method="FedAvg", status="partial", value=None)
-    assert make_table(one, {}, [partial]).extent == "0 of 1 cell run"
+    assert make_table(asked(one), {}, [partial]).extent == "0 of 1 printed number run"
 
 
 def cell(method: str, *values: float, reduced: str = "", first: int = 0) -> TableCell:
@@ -236,33 +238,32 @@ def test_a_figure_compares_methods_with_the_same_setting():
 
 def test_runs_of_different_lengths_are_not_averaged():
     short = result(value=30.0, seed=1, reduced="1 of 30 rounds", rounds=1)
-    (cell,) = make_table(
-        entry(numbers=(), scenes=("mnist/mlp",), methods=("MAP",)), {}, [result(value=80.0), short]
-    ).cells
+    own = asked(entry(numbers=(), scenes=("mnist/mlp",), methods=(method("MAP"),)))
+    (cell,) = make_table(own, {}, [result(value=80.0), short]).cells
     assert (cell.ours, cell.reduced) == (80.0, "")
     longer = result(value=50.0, seed=2, reduced="9 of 30 rounds", rounds=9)
-    (cell,) = make_table(entry(numbers=(), scenes=("mnist/mlp",), methods=("MAP",)), {}, [short, longer]).cells
+    (cell,) = make_table(own, {}, [short, longer]).cells
     assert cell.ours == 50.0
 
 
 def test_what_is_asked_for_of_stand_ins_alone_is_missing_until_it_was_run():
-    one = entry(numbers=(), scenes=(), stand_ins=("stand-in/mlp",), methods=("MAP",))
-    assert [(c.setting, c.word) for c in make_table(one, {}, []).cells] == [("stand-in/mlp", "missing")]
+    one = entry(numbers=(), scenes=(), stand_ins=("stand-in/mlp",), methods=(method("MAP"),))
+    assert [(c.setting, c.word) for c in make_table(asked(one), {}, []).cells] == [("stand-in/mlp", "missing")]
 
 
 def test_a_reduced_number_is_marked_beside_whole_runs_of_settings_that_do_not_count():
     number = Number("demo/table1", "", "mnist/mlp", "MAP", "accuracy", "50.0", None)
     ours = [result(value=60.0, reduced="3 of 150 rounds", rounds=3), result(value=70.0, tuning="algo.rs.alpha=0.5")]
-    one = entry(numbers=(number,), scenes=("mnist/mlp",), methods=("MAP",))
-    (cell,) = make_table(one, {number.cell: judge(number, one, ours, tune="none")}, ours).cells
+    one = entry(numbers=(number,), scenes=("mnist/mlp",), methods=(method("MAP"),))
+    (cell,) = make_table(asked(one), {number.cell: judge(number, one, ours, tune="none")}, ours).cells
     assert (cell.ours, cell.word, cell.reduced) == (60.0, "reduced", "3 of 150 rounds")
 
 
 def test_a_bound_is_no_number_to_subtract():
     number = Number("demo/table1", "", "s", "MAP", "accuracy", "3000", None, "lower bound: printed >3000s")
-    one = entry(numbers=(number,), scenes=("s",), methods=("MAP",))
+    one = entry(numbers=(number,), scenes=("s",), methods=(method("MAP"),))
     ours = [result(setting="s", value=6000.0)]
-    (column,) = make_table(one, {number.cell: judge(number, one, ours, tune="none")}, ours).columns
+    (column,) = make_table(asked(one), {number.cell: judge(number, one, ours, tune="none")}, ours).columns
     assert column.fields["published"] == [">3000"]
     assert "difference" not in column.fields
 
@@ -281,7 +282,7 @@ def test_holes_are_seeds_that_were_asked_for_and_are_not_done():
         f"mnist/mlp 'methods=Scaffold,{ODD}' seeds=1,2",
         "mnist/mlp methods=FedProx,Ditto seeds=0,1,2",  # FedProx has failed
     ]
-    paper = replace(table(), tune="paper", options=("rounds=3",))
+    paper = table(tune="paper", rounds=3)
     assert all(command.endswith(" tune=paper rounds=3") for command in paper.commands)
 
 
@@ -292,8 +293,9 @@ def test_one_command_serves_all_settings_that_lack_the_same():
     scenes = ("mnist/mlp", "svhn/cnn", "cifar10/cnn")
     numbers = tuple(number(setting, method) for setting in scenes for method in ("FedAvg", "MAP"))
     ours = [result(setting="mnist/mlp", method="FedAvg"), result(setting="svhn/cnn", method="FedAvg")]
-    one = entry(numbers=numbers, scenes=scenes, methods=("FedAvg", "MAP"))
-    assert [c.partition("settings=")[2] for c in make_table(one, {}, ours, seeds=(0, 1)).commands] == [
+    one = entry(numbers=numbers, scenes=scenes, methods=(method("FedAvg"), method("MAP")))
+    commands = make_table(asked(one, seeds=(0, 1), any_seed=False), {}, ours).commands
+    assert [command.partition("settings=")[2] for command in commands] == [
         "mnist/mlp,svhn/cnn methods=FedAvg seeds=1",
         "mnist/mlp,svhn/cnn methods=MAP seeds=0,1",
         "cifar10/cnn seeds=0,1",
@@ -307,9 +309,9 @@ def test_numbers_that_are_computed_from_others_are_no_holes():
         Number("demo/table1", "", "mnist/mlp", "MAP", "gain", "1.0", None),
         Number("demo/table1", "", "avg", "MAP", "accuracy", "50.0", None),
     )
-    one = entry(numbers=numbers, scenes=("mnist/mlp",), methods=("MAP",), measures=(*entry().measures, gain))
-    assert make_table(one, {}, [result()]).commands == ()
-    assert make_table(one, {}, [result(metric="gain")]).commands != ()
+    one = entry(numbers=numbers, scenes=("mnist/mlp",), methods=(method("MAP"),), measures=(*entry().measures, gain))
+    assert make_table(asked(one), {}, [result()]).commands == ()
+    assert make_table(asked(one), {}, [result(metric="gain")]).commands != ()
 
 
 def test_what_is_assumed_is_said_once_for_scenes_that_share_it():
@@ -362,11 +364,55 @@ def test_differences_between_methods_are_in_the_table():
 
 
 def test_best_is_bold_and_second_underlined():
-    tex, markdown = table().latex(), table().markdown()
+    place = {"entry": "demo/table1", "value": 90.0}
+    few = {"FedRS alpha=0.5": [2], "Scaffold": [1, 2], ODD: [1, 2]}
+    one = table(*(result(method=name, seed=seed, **place) for name, seeds in few.items() for seed in seeds))
+    tex, markdown = one.latex(), one.markdown()
     assert re.search(r"MAP & \\textbf\{94\.5\}\$\^\{\+\}\$ & \\textbf\{93\.0 \$\\pm\$ 0\.5\}", tex)
     assert re.search(r"FedProx & diverged\S* & \\underline\{92\.5", tex)
     assert "| MAP | **94.5** | 94.3 94.5 94.7 | **93.0 ± 0.5** |" in markdown
     assert "<ins>92.5 ± 0.5</ins>" in markdown
+    assert "| <ins>91.2</ins> | 92.4 91.2 90.0 |" in markdown
+
+
+def test_a_run_that_ended_without_the_number_is_no_hole():
+    one = entry(numbers=entry().numbers[:1], scenes=("mnist/mlp",), methods=entry().methods[:1])
+    broken = result(entry=one.id, method="FedAvg", status="failed", value=None)
+    assert make_table(asked(one), {}, [replace(broken, seconds=None)]).commands != ()
+    assert make_table(asked(one), {}, [broken]).commands == ()
+
+
+def test_a_command_names_readings_beside_all_methods():
+    reading = method("MAP one_stage", reading_of="MAP")
+    one = asked(entry(readings=(reading,)))
+    both = make_table(replace(one, methods=(*one.methods, reading)), {}, [])
+    assert all("MAP one_stage" in command for command in both.commands)
+
+
+def test_what_the_text_says_of_a_figure_stands_below_it():
+    told = make_table(asked(entry(axes=("rounds", "angle"), states=(("claim", "it grows"),))), {}, []).markdown()
+    assert "In the paper:\n\n- axes: rounds; angle\n- claim: it grows\n" in told
+
+
+def test_a_rule_that_chooses_on_the_test_set_says_so():
+    best = Measure("accuracy", "aggregation.accuracy", "best round")
+    assert "The best round is chosen on the test set itself." in shown(
+        make_table(asked(entry(measures=(best,))), {}, []), 120
+    )
+    assert "chosen on the test set" not in shown(table(), 120)
+
+
+def test_methods_with_other_seeds_are_not_ranked():
+    assert table().columns[0].our_ranks == {}
+    assert "| MAP | 94.5 | 94.3 94.5 94.7 | **93.0 ± 0.5** |" in table().markdown()
+
+
+def test_a_shorter_run_than_what_is_asked_for_is_a_hole():
+    alike = {"seeds": (0,), "scenes": (), "methods": entry().methods[:1]}
+    place = Scene("demo", "cifar10/cnn", "demo/cifar10_cnn")
+    command = "python -m fedexp.reproduce demo/table1 settings=cifar10/cnn methods=FedAvg seeds=0"
+    assert table(**{**alike, "scenes": (place,)}).commands == (command,)
+    assert table(**{**alike, "scenes": (place,)}, rounds=30).commands == ()
 
 
 # ---------------------------------------------------------------- other kinds of entries
@@ -377,14 +423,14 @@ def test_an_entry_without_published_numbers_shows_ours_with_a_row_for_each_tunin
         title="Sensitivity",
         measures=(Measure("accuracy", "aggregation.accuracy", "last round"),),
         scenes=("mnist/mlp",),
-        methods=("FedAvg", "MAP"),
+        methods=(method("FedAvg"), method("MAP")),
     )
     results = [result(tuning="algo.alpha=0.5"), result(tuning="algo.alpha=0.9", value=60.0)]
-    text = shown(make_table(figure, {}, results, remarks=["About verdicts."]), 80)
+    text = shown(make_table(asked(figure), {}, results), 80)
     assert re.search(r"MAP algo\.alpha=0\.5 +50\.0\nMAP algo\.alpha=0\.9 +60\.0\n", text)
     assert re.search(r"FedAvg +– +missing\n", text)
     assert "published  " not in text
-    assert "About verdicts." not in text
+    assert "Verdicts" not in text
 
 
 @pytest.mark.parametrize(
@@ -397,8 +443,8 @@ def test_an_entry_without_published_numbers_shows_ours_with_a_row_for_each_tunin
     ],
 )
 def test_cells_without_a_published_number_say_how_their_runs_ended(changes, said):
-    figure = Entry(id="demo/fig1", kind="train", title="Sensitivity", methods=("MAP",))
-    text = shown(make_table(figure, {}, [result(**changes)]), 80)
+    figure = Entry(id="demo/fig1", kind="train", title="Sensitivity", methods=(method("MAP"),))
+    text = shown(make_table(asked(figure), {}, [result(**changes)]), 80)
     assert re.search(said, text, re.MULTILINE)
 
 
@@ -411,7 +457,7 @@ def test_counts_are_printed_counted_and_equal_or_not():
         numbers[0].cell: Verdict("reproduced", 33654.0, {0: 33654.0}, None, numbers[0], 0.0, tolerance, "a count"),
         numbers[1].cell: Verdict("above", 9220481.0, {0: 9220481.0}, None, numbers[1], 1.0, tolerance, "a count"),
     }
-    one = make_table(counts, verdicts, [])
+    one = make_table(asked(counts), verdicts, [])
     text = shown(one, 80)
     assert re.search(r"setting +printed +counted +equal\?\n", text)
     assert re.search(r"lenet +33654 +33654 +equal\n", text)
@@ -425,6 +471,19 @@ def test_counts_are_printed_counted_and_equal_or_not():
 def test_names_are_escaped():
     assert r"A\&B\_50\%$|$x & " in table().latex()
     assert r"| A&B\_50%\|x | " in table().markdown()
+
+
+def test_latex_has_no_row_without_a_cell():
+    published = Number("demo/table1", "", "mnist/mlp", "MAP", "accuracy", "50.0", None)
+    one = entry(
+        numbers=(published,),
+        scenes=("mnist/mlp",),
+        stand_ins=("stand-in/mlp",),
+        methods=(method("MAP"), method("FedRS")),
+    )
+    tex = make_table(asked(one), {}, [result(setting="stand-in/mlp", method="MAP")]).latex()
+    assert "MAP &" in tex
+    assert "FedRS" not in tex
 
 
 def test_rows_of_latex_have_as_many_fields_as_columns():

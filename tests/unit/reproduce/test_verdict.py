@@ -113,7 +113,13 @@ def test_seconds_are_told_relative_to_the_first_method():
     of = entry(numbers=tuple(numbers))
     ours = [result(10.0, method="FedReMa", metric="seconds"), result(30.0, method="FedPAC", metric="seconds")]
     assert judged(*ours, published=numbers[1], of=of).why == "3.00 times FedReMa, in the paper 5.60 times"
-    assert judged(ours[1], published=numbers[1], of=of).why == "no run of FedReMa to compare with"
+    nothing = "no run of FedReMa of full length to compare with"
+    assert judged(ours[1], published=numbers[1], of=of).why == nothing
+    short = replace(ours[0], reduced="10 of 500 rounds")
+    assert judged(short, ours[1], published=numbers[1], of=of).why == nothing
+    bound = replace(numbers[1], printed="3000", note="lower bound")
+    of = entry(numbers=(numbers[0], bound))
+    assert judged(*ours, published=bound, of=of).why == "3.00 times FedReMa, in the paper >3.77 times"
 
 
 # Verdicts
@@ -314,7 +320,10 @@ def test_the_gain_of_a_mean_is_that_over_the_best_other_mean():
 def test_seconds_of_nothing_are_no_unit():
     table = entry(numbers=(number(method="FedAvg", metric="seconds"), number(metric="seconds")))
     ours = [result(0.0, method="FedAvg", metric="seconds"), result(5.0, metric="seconds")]
-    assert judged(*ours, of=table, published=number(metric="seconds")).why == "no run of FedAvg to compare with"
+    assert (
+        judged(*ours, of=table, published=number(metric="seconds")).why
+        == "no run of FedAvg of full length to compare with"
+    )
 
 
 @pytest.mark.parametrize(
@@ -326,11 +335,13 @@ def test_a_number_is_rounded_where_it_was_printed(printed, note, half):
 
 
 def test_the_foot_says_what_was_done():
-    table = entry(tuned=True, seeds=5)
-    numbers = [number(), number(metric="seconds"), number("71")]
-    assert remarks(table, numbers, tune="none") == (
+    numbers = (number(), number(metric="seconds"), number("71"))
+    table = entry(tuned=True, seeds=5, numbers=numbers)
+    verdicts = [judge(n, table, [result(70.0, metric=n.metric)], tune="none") for n in numbers]
+    assert [*remarks(table, verdicts, tune="none")] == [
         tolerances.ACCURACY_RULE, tolerances.NO_RULE, verdict.FEW_SEEDS, verdict.UNTUNED,
         "The paper's numbers are means over 5 seeds.",
-    )  # fmt: skip
-    assert verdict.TUNED in remarks(table, numbers, tune="paper")
-    assert remarks(entry(), [number(metric="seconds")], tune="none") == (tolerances.NO_RULE,)
+    ]  # fmt: skip
+    assert verdict.TUNED in remarks(table, verdicts, tune="paper")
+    assert [*remarks(entry(), verdicts[1:2], tune="none")] == [tolerances.NO_RULE]
+    assert [*remarks(table, [judge(number(), table, [], tune="none")], tune="none")] == []  # nothing was compared

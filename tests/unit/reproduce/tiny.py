@@ -45,7 +45,7 @@ TABLE = Entry(
     "tiny/table1", "train", "A table", tuned=True,
     measures=(Measure("aggregation", "aggregation.accuracy", "last round"),),
     scenes=("digits/mlp", "digits/again", "digits/nowhere"), stand_ins=("stand-in/digits/mlp",),
-    methods=tuple(m.name for m in METHODS),
+    methods=METHODS, readings=(READING,),
     aggregates=(("avg", "*"),),
     numbers=tuple(
         Number("tiny/table1", "", setting, method, "aggregation", "50.0", None)
@@ -54,10 +54,10 @@ TABLE = Entry(
     ),
 )  # fmt: skip
 OTHER = replace(
-    TABLE, id="tiny/table2", title="Another table of the same runs", numbers=(), aggregates=(),
+    TABLE, id="tiny/table2", title="Another table of the same runs", numbers=(), readings=(), aggregates=(),
     measures=(Measure("personalization", "personalization.accuracy", "best round"),),
 )  # fmt: skip
-FIGURE = replace(OTHER, id="tiny/fig1", varied=(("algo.rs.alpha", ("0.1", "0.2")),), methods=("FedRS",), tuned=False)
+FIGURE = replace(OTHER, id="tiny/fig1", varied=(("algo.rs.alpha", ("0.1", "0.2")),), methods=METHODS[1:2], tuned=False)
 NOTHING = Entry("tiny/fig2", "text", "A drawing")
 
 
