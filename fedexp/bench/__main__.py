@@ -32,9 +32,7 @@ WIDTH_WITHOUT_TERMINAL = 160  # columns
 def main(argv: Sequence[str]) -> int:
     """Measures what is asked for; returns the exit code."""
     command, rest = (argv[0], list(argv[1:])) if argv and argv[0] in COMMANDS else ("speed", list(argv))
-    console = open_console()
-    if not console.is_terminal:
-        console = open_console(width=WIDTH_WITHOUT_TERMINAL)
+    console = open_console(width_without_terminal=WIDTH_WITHOUT_TERMINAL)
     try:
         if command == "scale":
             from fedexp.bench import scale

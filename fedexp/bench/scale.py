@@ -144,7 +144,7 @@ def main(argv: Sequence[str] = ()) -> int:
     """Measures, prints two tables, and returns 1 if a target was missed."""
     asked = _parser().parse_args(argv)
     usage.demand_linux()
-    console = open_console() if open_console().is_terminal else open_console(width=140)
+    console = open_console(width_without_terminal=140)
     rounds = [max(asked.fits // cohort_size(clients, FRACTION), MIN_ROUNDS) for clients in asked.clients]
     cases = [Case(c, FRACTION, r, asked.loop, asked.store) for c, r in zip(asked.clients, rounds, strict=True)]
     turns = [[_fresh(case) for case in cases] for _ in range(asked.turns)]

@@ -97,7 +97,8 @@ def _move(source: Path, target: Path) -> None:
 def advice(name: str, root: Path, reason: str, *, tried: bool = False) -> str:
     """What is missing, and every way to get it but the one that was just tried."""
     entry = CATALOG[name]
-    missing = ", ".join(str(path) for path in entry.missing(root))
+    paths = [str(path) for path in entry.missing(root)]
+    missing = f"{', '.join(paths)} {'are' if paths[1:] else 'is'} not there"
     others = f" (nor {', nor '.join(entry.alternatives()[1:])})" if len(entry.places) > 1 else ""
     ways = [
         "name a folder that holds it in this layout, with data.root=<folder> or the environment variable FEDEXP_DATA"
@@ -109,7 +110,7 @@ def advice(name: str, root: Path, reason: str, *, tried: bool = False) -> str:
     if entry.how:
         ways.append(entry.how)
     listed = "; ".join(f"({i}) {way}" for i, way in enumerate(ways, 1))
-    return f"{entry.title} is not complete: {missing} is not there{others}. Either {listed}."
+    return f"{entry.title} is not complete: {missing}{others}. Either {listed}."
 
 
 def hosts(entry: CatalogEntry) -> dict[str, str]:

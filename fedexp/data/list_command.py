@@ -30,9 +30,7 @@ def _list(argv: Sequence[str]) -> None:
     )
     add_root(parser)
     root = parser.read(argv).root
-    console = open_console(highlight=False, markup=False)
-    if not console.is_terminal:
-        console = open_console(highlight=False, markup=False, width=WIDTH_WITHOUT_TERMINAL)
+    console = open_console(highlight=False, markup=False, width_without_terminal=WIDTH_WITHOUT_TERMINAL)
     for part in (_table(root), _places(root)):
         console.print(part)
         console.print()

@@ -18,6 +18,7 @@ from fedexp.errors import ConfigError
 from fedexp.reproduce import published
 from fedexp.reproduce.entry import Entry
 from fedexp.reproduce.request import TUNE, Request, every_scene, request
+from fedexp.reproduce.results import known_results, merged
 from fedexp.reproduce.show import FORMATS, Display
 from fedexp.system import signals
 from fedexp.terminal.command import Parser, perform
@@ -43,7 +44,8 @@ hyper-parameters (tune=none). It begins with the first seed of the cheapest sett
   results=FOLDER  the committed results (multirun/results)              figure=FILE     .html, .svg, .png or .pdf
 
 Anything else is passed to each run or to Hydra: loop=fabric executor=serial hydra/launcher=joblib.
-status exits with 0 if nothing that is asked for is missing, failed or below; wrong input is 2, other trouble 1."""
+status exits with 0 if nothing that is asked for is missing, shorter than the paper's, failed, below or different;
+wrong input is 2, other trouble 1."""
 NARROWING = ("settings", "methods", "seeds", "rounds", "tune", "standins", "out", "results")
 SHOWING = ("format", "to")
 OPTIONS = {
@@ -54,10 +56,10 @@ OPTIONS = {
     "claims": ("results", "out", "format", "to"),
     "page": ("results", "to"),
 }
-USED = {  # by kinds of entries that no training gives: what can be said of them
-    "text": (),
-    "count": SHOWING,
-    "partition": ("settings", "standins", "seeds", "overrides"),
+USED = {  # by kinds of entries that no training gives: options and settings that make a difference
+    "text": ((), ()),
+    "count": (SHOWING, ("data.",)),
+    "partition": (("settings", "standins", "seeds"), ("",)),
 }
 PLACES = ("out", "results")
 RESULTS = "multirun/results"
@@ -75,9 +77,7 @@ def _perform(argv: Sequence[str]) -> int:
     names = words if command == "run" else words[1:]
     given, overrides = _read(command, [a for a in argv if a not in words])
     entry = _entry(command, names)
-    console = open_console(highlight=False, markup=False)
-    if not console.is_terminal:
-        console = open_console(highlight=False, markup=False, width=WIDTH_WITHOUT_TERMINAL)
+    console = open_console(highlight=False, markup=False, width_without_terminal=WIDTH_WITHOUT_TERMINAL)
     return COMMANDS[command](given, overrides, entry, console)
 
 
@@ -92,7 +92,7 @@ def _read(command: str, arguments: Sequence[str]) -> tuple[Namespace, list[str]]
     for argument in arguments:  # such as seeds=$SEEDS, which would otherwise be the whole table
         key, sign, value = argument.lstrip("-").partition("=")
         if key in OPTIONS[command] and sign and not value:
-            raise ConfigError(f"{key}=: there is nothing behind it. Say which, or leave it out.")
+            raise ConfigError(f"{key}= has no value. Give one, or leave it out.")
     _check_passed_on(command, rest)
     return given, rest
 
@@ -103,7 +103,8 @@ def _check_passed_on(command: str, rest: Sequence[str]) -> None:
     others = tuple(f"{name}=" for names in OPTIONS.values() for name in names)  # of the other commands
     if wrong := next((a for a in rest if not passes_on or "=" not in a or a.startswith(others)), None):
         known = [f"{name}=…" for name in OPTIONS[command]]
-        raise ConfigError(f"{wrong}: {command} takes no such argument. It takes {', '.join(known)}.")
+        what = "a table or figure" if command == "run" else command
+        raise ConfigError(f"{wrong}: {what} takes no such argument. It takes {', '.join(known)}.")
     for key in (a.partition("=")[0] for a in rest):
         near = get_close_matches(key, OPTIONS[command], n=1, cutoff=0.75)
         if near and key not in _run_keys():
@@ -152,11 +153,12 @@ def _request(given: Namespace, overrides: Sequence[str], entry: Entry, *, usual:
 def _refuse_unused(given: Namespace, overrides: Sequence[str], entry: Entry) -> None:
     """Refuses what says how an entry is to be run, if it is not run but computed, or there is nothing to compute."""
     if entry.kind in USED:
-        options = (key for key in (*NARROWING, *SHOWING) if key not in (*USED[entry.kind], *PLACES))
-        named = [f"{key}={getattr(given, key)}" for key in options if getattr(given, key, "")]
-        named += [] if "overrides" in USED[entry.kind] else overrides
+        options, settings = USED[entry.kind]
+        others = (key for key in (*NARROWING, *SHOWING) if key not in (*options, *PLACES))
+        named = [f"{key}={getattr(given, key)}" for key in others if getattr(given, key, "")]
+        named += [override for override in overrides if not override.startswith(settings)]
         if named:
-            raise ConfigError(f"{named[0]}: nothing is trained for {entry.id}, so this says nothing. Leave it out.")
+            raise ConfigError(f"{named[0]}: nothing is trained for {entry.id}, so this has no effect. Leave it out.")
 
 
 def _truth(key: str, text: str) -> bool:
@@ -190,7 +192,7 @@ def _run(given: Namespace, overrides: Sequence[str], entry: Entry | None, consol
         if not entry.scenes:
             return _draw(given, overrides, entry, console)
     asked, display, dry = _request(given, overrides, entry), _display(given, console), _truth("plan", given.plan)
-    if (answer := _without_runs(asked, display)) is not None:
+    if (answer := _without_runs(asked, _results(given), display)) is not None:
         return answer
     with signals.raise_on_signal():
         try:
@@ -219,7 +221,7 @@ def _draw(given: Namespace, overrides: Sequence[str], entry: Entry, console: Con
     return 0
 
 
-def _without_runs(asked: Request, display: Display) -> int | None:
+def _without_runs(asked: Request, committed: Path, display: Display) -> int | None:
     """Answers for an entry that needs no run; None if it needs some."""
     entry = asked.entry
     if entry.kind == "text":
@@ -228,7 +230,7 @@ def _without_runs(asked: Request, display: Display) -> int | None:
     if entry.kind == "count":
         from fedexp.reproduce.counts import counted
 
-        return int(not display(asked, counted(entry)))
+        return int(not display(asked, merged(known_results(committed, entry.id), counted(entry, asked.overrides))))
     if entry.kind == "partition":
         from fedexp.data.show import main as show
 

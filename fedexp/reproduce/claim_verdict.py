@@ -27,6 +27,15 @@ SHOWN = 8  # lines of evidence
 
 
 @dataclass(frozen=True)
+class Gaps:
+    """How many of a grid's hyper-parameter settings lack something, though some have runs."""
+
+    run: int  # any run
+    interval: int  # an interval
+    interval_at_full_length: int  # an interval of runs at full length
+
+
+@dataclass(frozen=True)
 class Evidence:
     """What our results say of a comparison."""
 
@@ -34,7 +43,7 @@ class Evidence:
     differences: Differences
     reduced: str = ""  # as in ``Result``
     failed: int = 0  # runs without a number
-    absent: int = 0  # hyper-parameter settings with too few runs, though there are some of others
+    gaps: Gaps | None = None  # of a grid that is not whole
 
     @property
     def mark(self) -> str:
@@ -57,13 +66,15 @@ class Evidence:
 
     def __str__(self) -> str:
         """``fmnist/lenet: MAP − FedAvg, aggregation: +1.20 [+0.70, +1.70], 3 seeds: … (confirmed)``."""
-        if self.absent:
-            return (
-                f"{self.comparison.where}: {self.comparison.part}: {count(self.absent, 'setting')} without an interval"
-            )
+        if self.gaps:
+            lacking, length = self.gaps.interval, ""
+            if not lacking:
+                lacking, length = self.gaps.interval_at_full_length, " at full length"
+            what = f"{count(lacking, 'setting')} without an interval{length}"
+            return f"{self.comparison.where}: {self.comparison.part}: {what}"
         notes = [self.word]
         if self.comparison.margin:
-            notes.append(f"margin {self.comparison.margin:+g}")
+            notes.append(f"margin {self.comparison.margin:+g}".replace("-", "−"))
         if self.comparison.stand_in and STAND_IN not in self.reduced:
             notes.append(STAND_IN)
         notes += [self.reduced] if self.reduced else []
@@ -163,7 +174,7 @@ def _evidence(comparison: Comparison, runs: _Runs) -> Iterator[Evidence]:
         return
     cells = [runs.of(paper, term) for term in comparison.terms]
     common = set.intersection(*(set(cell) for cell in cells))
-    less = sorted(common - {""}, key=lambda label: max(r.closeness for r in cells[0][label]))
+    less = sorted(common - {""}, key=lambda label: (max(r.closeness for r in cells[0][label]), label))
     found = [_compared(comparison, cells, label) for label in ([""] if "" in common else []) + less[-1:]]
     yield from found or [Evidence(comparison, Differences({}))]
 
@@ -172,13 +183,12 @@ def _of_each_setting(comparison: Comparison, runs: _Runs, paper: str) -> Iterato
     (term,) = (term for term in comparison.terms if term.tuning == ANY)
     found = [list(_evidence(comparison.with_tuning(tuning), runs)) for tuning in runs.tunings(paper, term)]
     yield from (one for each in found for one in each)
-    labels = {one.reduced for each in found for one in each}
-    decided = (
-        sum(any(one.reduced == label and one.differences.interval for one in each) for each in found)
-        for label in labels
-    )
-    if (missing := comparison.settings - max(decided, default=0)) > 0:
-        yield Evidence(comparison, Differences({}), absent=missing if found else 0)
+    decided = Counter(one.reduced for each in found for one in each if one.differences.interval)
+    if not found:
+        yield Evidence(comparison, Differences({}))
+    elif decided[""] < comparison.settings:
+        with_interval = (len(found), max(decided.values(), default=0), decided[""])
+        yield Evidence(comparison, Differences({}), gaps=Gaps(*(comparison.settings - n for n in with_interval)))
 
 
 def _of_readings(comparison: Comparison, runs: _Runs) -> Iterator[Evidence]:
@@ -200,10 +210,13 @@ def _compared(comparison: Comparison, cells: Sequence[Mapping[str, Sequence[Resu
         comparison,
         contrast([(weight, _finished(part)) for weight, part in zip(weights, results, strict=True)]),
         reduced=label,
-        failed=len(
-            {(r.method, r.tuning, r.seed) for part in results for r in part if r.status in ("failed", "diverged")}
-        ),
+        failed=len({_run(r) for part in results for r in part if r.status in ("failed", "diverged")}),
     )
+
+
+def _run(result: Result) -> tuple[str | int, ...]:
+    """What tells runs apart; one may have several results."""
+    return result.setting, result.method, result.tuning, result.seed
 
 
 def _finished(results: Iterable[Result]) -> dict[int, float]:
@@ -211,10 +224,12 @@ def _finished(results: Iterable[Result]) -> dict[int, float]:
 
 
 def _verdict(claim: Claim, evidence: Sequence[Evidence]) -> ClaimVerdict:
-    ran = tuple(one for one in evidence if one.word != "not run" or one.failed or one.absent)
+    ran = tuple(one for one in evidence if one.word != "not run" or one.failed or one.gaps)
+    papers_own = [one for one in ran if not one.mark]
     parts = {one.comparison.part for one in evidence}
-    for used in ([one for one in ran if not one.mark], ran):
-        if word := _decision(used, parts):
+    whole = not any(one.gaps for one in papers_own), not any(one.gaps and one.gaps.interval for one in ran)
+    for used, all_settings in zip((papers_own, ran), whole, strict=True):
+        if word := _decision(used, parts, all_settings=all_settings):
             marks = tuple(sorted({one.mark for one in used if one.mark and one.word == word}))
             return ClaimVerdict(claim, word, marks, ran)
     return ClaimVerdict(claim, "undecided" if ran else "not run", (), ran)
@@ -225,23 +240,18 @@ def _tally(evidence: Sequence[Evidence]) -> str:
     return ", ".join(f"{number} {word}" for word, number in Counter(one.word for one in evidence).items())
 
 
-def _decision(evidence: Sequence[Evidence], parts: set[str]) -> str:
-    """Confirmed, refuted, or empty."""
+def _decision(evidence: Sequence[Evidence], parts: set[str], *, all_settings: bool) -> str:
+    """Confirmed, refuted, or empty; confirmed only if all hyper-parameter settings of each grid have an interval."""
     words = {one.word for one in evidence if one.differences.interval is not None}
     if "refuted" in words:
         return "refuted"
     confirmed = {one.comparison.part for one in evidence if one.word == "confirmed"}
-    whole = confirmed == parts and not any(one.absent for one in evidence)
-    return "confirmed" if whole and words == {"confirmed"} else ""
+    return "confirmed" if confirmed == parts and words == {"confirmed"} and all_settings else ""
 
 
 def _commands(claim: Claim, evidence: Sequence[Evidence], *, stand_in: bool) -> Iterator[str]:
     """One for each entry: in the first scene of the kind whose interval does not decide, else in the first."""
-    ran: dict[object, set[int]] = {}
-    for one in evidence:
-        if one.reduced in ("", STAND_IN):
-            seeds = set(one.differences.by_seed)
-            ran[_place(one.comparison)] = ran.get(_place(one.comparison), seeds) & seeds
+    ran = _seeds_by_place(evidence)
     open_ones = {_place(one.comparison) for one in evidence if one.word == "undecided" and one.differences.interval}
     firsts: dict[tuple[str, str], Comparison] = {}
     for comparison in sorted(claim.comparisons, key=lambda one: _place(one) not in open_ones):
@@ -250,13 +260,25 @@ def _commands(claim: Claim, evidence: Sequence[Evidence], *, stand_in: bool) -> 
     for entry in dict.fromkeys(entry for entry, _ in firsts):
         chosen = [comparison for (of, _), comparison in firsts.items() if of == entry]
         terms = [term for comparison in chosen for term in comparison.terms]
+        seeds = _lacking(set.intersection(*(ran.get(_place(comparison), set()) for comparison in chosen)))
         words = [
             f"settings={','.join(dict.fromkeys(term.setting for term in terms))}",
             f"methods={','.join(dict.fromkeys(term.method for term in terms))}",
-            f"seeds={_lacking(set.intersection(*(ran.get(_place(comparison), set()) for comparison in chosen)))}",
+            f"seeds={','.join(map(str, seeds))}",
             *(["tune=paper"] if any(comparison.settings for comparison in chosen) else []),
         ]
-        yield shlex.join(["python", "-m", "fedexp.reproduce", entry, *words])
+        if seeds:
+            yield shlex.join(["python", "-m", "fedexp.reproduce", entry, *words])
+
+
+def _seeds_by_place(evidence: Iterable[Evidence]) -> dict[object, set[int]]:
+    """The seeds that were run at full length; in a grid, those of all hyper-parameter settings."""
+    ran: dict[object, set[int]] = {}
+    for one in evidence:
+        if one.gaps is None and one.reduced in ("", STAND_IN):
+            seeds = set(one.differences.by_seed)
+            ran[_place(one.comparison)] = ran.get(_place(one.comparison), seeds) & seeds
+    return ran | {_place(one.comparison): set() for one in evidence if one.gaps and one.gaps.run}
 
 
 def _place(comparison: Comparison) -> object:
@@ -264,7 +286,10 @@ def _place(comparison: Comparison) -> object:
     return comparison.entry, comparison.part, tuple(term.setting for term in comparison.terms)
 
 
-def _lacking(ran: set[int]) -> str:
-    """The seeds up to so many that there is an interval; up to twice as many as have left it undecided."""
-    wanted = MIN_SEEDS if len(ran) < MIN_SEEDS else 2 * len(ran)
-    return ",".join(str(seed) for seed in range(wanted) if seed not in ran)
+def _lacking(ran: set[int]) -> list[int]:
+    """The seeds that are needed for an interval; once more as many if it is undecided.
+
+    None after that: whoever adds seeds until an interval decides will find that one does at last.
+    """
+    wanted = MIN_SEEDS if len(ran) < MIN_SEEDS else 2 * MIN_SEEDS
+    return [seed for seed in range(wanted) if seed not in ran]

@@ -74,9 +74,12 @@ class Costs:
 
     def of_entry(self, entry: Entry, scenes: Iterable[Scene]) -> Cost:
         """All methods of an entry in some scenes, with as many seeds as the paper has."""
-        methods, each = entry.runnable, entry.seeds * len(entry.variations)
-        runs = (self.of_run(scene, method) for scene in scenes for method in methods)
-        return sum((run.times(each) for run in runs), Cost())
+        runs = (
+            self.of_run(scene, method).times(entry.seeds * len(entry.tunings(method, "none")))
+            for scene in scenes
+            for method in entry.runnable
+        )
+        return sum(runs, Cost())
 
     def _of_round(self, scene: Scene, method: Method) -> float | None:
         """The median of the method's own runs; else, of all methods' in the scene, brought to this one's cost."""

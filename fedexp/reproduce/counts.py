@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import mean
 from typing import Any
@@ -78,23 +78,27 @@ FEDMR_NETWORKS = {
 }
 
 
-def counted(entry: Entry) -> list[Result]:
+def counted(entry: Entry, data: Sequence[str] = ()) -> list[Result]:
     """Counts what an entry prints, cell by cell. A setting whose data are missing has failed cells that say so.
+
+    Args:
+        entry: The table.
+        data: Overrides that say where data sets are.
 
     Raises:
         ConfigError: If nothing here can count it.
     """
     if entry.id not in COUNTERS:
         raise ConfigError(f"{entry.id} is not counted: {' '.join(entry.notes) or entry.title}")
-    return list(COUNTERS[entry.id](entry))
+    return list(COUNTERS[entry.id](entry, data))
 
 
-def _federations(entry: Entry) -> Iterator[Result]:
+def _federations(entry: Entry, data: Sequence[str]) -> Iterator[Result]:
     """FedRS, table 2: who owns what, as the scenes are dealt out."""
     for setting, name in FEDRS_SCENES.items():
         result = _Results(entry, setting, name)
         try:
-            yield from result.done("", _federation(composed(result.overrides)), "plan=true")
+            yield from result.done("", _federation(composed([*result.overrides, *data])), "plan=true")
         except DataError as error:
             yield from result.failed("", str(error).partition("\n")[0])
 
@@ -110,7 +114,7 @@ def _federation(config: Config) -> dict[str, float]:
     }
 
 
-def _settings(entry: Entry) -> Iterator[Result]:
+def _settings(entry: Entry, _: Sequence[str]) -> Iterator[Result]:
     """FedRS, table 3: the settings of our experiments."""
     for setting, name in FEDRS_SCENES.items():
         result = _Results(entry, setting, name)
@@ -125,7 +129,7 @@ def _value(config: Mapping[str, Any], path: str) -> float:
     return float(node)
 
 
-def _networks(entry: Entry) -> Iterator[Result]:
+def _networks(entry: Entry, _: Sequence[str]) -> Iterator[Result]:
     """FedRS, table 4: parameters of the feature extractor, features, layers with parameters."""
     for setting, sized in FEDRS_NETWORKS.items():
         result = _Results(entry, setting, sized.scene)
@@ -139,7 +143,7 @@ def _networks(entry: Entry) -> Iterator[Result]:
         yield from result.done("", found, "plan=true")
 
 
-def _messages(entry: Entry) -> Iterator[Result]:
+def _messages(entry: Entry, _: Sequence[str]) -> Iterator[Result]:
     """FedMR, table 3: what the server sends a client, by a method without and one with prototypes."""
     for setting, sized in FEDMR_NETWORKS.items():
         result = _Results(entry, setting, sized.scene)
@@ -150,7 +154,7 @@ def _messages(entry: Entry) -> Iterator[Result]:
         yield from result.done("prototypes only", {"extra_percent": extra}, "plan=true algo=fedmr")
 
 
-COUNTERS: dict[str, Callable[[Entry], Iterator[Result]]] = {
+COUNTERS: dict[str, Callable[[Entry, Sequence[str]], Iterator[Result]]] = {
     "fedrs/table2": _federations,
     "fedrs/table3": _settings,
     "fedrs/table4": _networks,

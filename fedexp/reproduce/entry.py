@@ -129,6 +129,7 @@ class Entry:
     spread: str | None = None  # seeds | rounds | settings: what ± is over; None: not printed or not stated
     seeds: int = 1  # runs per cell in the paper, as far as it says
     tuned: bool = False  # each cell is the best of several hyper-parameter settings
+    of_grids: bool = False  # a figure that shows each of the settings that the paper tried of a method
     test_samples: tuple[tuple[tuple[str, str], int], ...] = ()  # by scene and metric: what an accuracy is over
     notes: tuple[str, ...] = ()  # what the paper leaves open with our assumption, and its own contradictions
     paper_notes: tuple[str, ...] = ()  # the same of all tables of the paper
@@ -165,8 +166,13 @@ class Entry:
 
     def tunings(self, method: Method, tune: str) -> tuple[tuple[str, ...], ...]:
         """The settings to run a method with, besides its own values: what a figure varies, or what the paper tries."""
-        grid = method.grid if tune == "paper" and self.tuned else ()
+        grid = method.grid if self.of_grids or (tune == "paper" and self.tuned) else ()
         return grid or self.variations
+
+    @property
+    def n_runs(self) -> int:
+        """In a scene: methods with their settings, each with as many seeds as the paper has; in a table, untuned."""
+        return self.seeds * sum(len(self.tunings(method, "none")) for method in self.runnable)
 
     def tuning_names(self, method: Method, tune: str) -> tuple[str, ...]:
         """The same as results name them."""

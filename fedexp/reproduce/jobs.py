@@ -39,9 +39,15 @@ class ReproJob:
     tuning: tuple[str, ...]  # overrides of one of the settings that the paper tries; empty: the method's own values
     overrides: tuple[str, ...]  # all of them, as ``python -m fedexp`` takes them
     command: str  # without what is of this machine
-    reduced: str  # in what the run is less than the paper's; empty: in nothing
+    less: tuple[str, ...]  # in what it is less than the paper's, besides its scene
     paper_rounds: int
     config: Config = field(compare=False, repr=False)
+
+    @cached_property
+    def reduced(self) -> str:
+        """In what it is less than the paper's; empty if in nothing. A scene of one table may stand in for another's."""
+        stand_in = self.scene.stand_in or self.scene.name in self.entry.stand_ins
+        return ", ".join([*([STAND_IN] if stand_in else []), *self.less])
 
     @cached_property
     def run(self) -> str:
@@ -97,11 +103,6 @@ def _job(
     probes = [f"probe=[{','.join(dict.fromkeys((*own, *others)))}]"] if own else []
     overrides = [*papers, *shorter, NOT_PRINTED, *probes, *asked.overrides, f"out={literal(str(asked.out))}"]
     config = compose(overrides)
-    less = [
-        STAND_IN if scene.stand_in else "",
-        f"{asked.rounds} of {paper_rounds} rounds" if shorter else "",
-        *other,
-    ]
     return ReproJob(
         entry=asked.entry,
         scene=scene,
@@ -110,7 +111,7 @@ def _job(
         tuning=tuning,
         overrides=tuple(overrides),
         command=shlex.join(["python", "-m", "fedexp", *papers, *shorter, *probes, *other, *bits]),
-        reduced=", ".join(filter(None, less)),
+        less=(*([f"{asked.rounds} of {paper_rounds} rounds"] if shorter else []), *other),
         paper_rounds=paper_rounds or config["rounds"],
         config=config,
     )

@@ -21,7 +21,9 @@ NOTED = ".reproduced"  # below ``out``
 
 
 def our_results(asked: Request, committed: Path, fresh: Sequence[Result]) -> list[Result]:
-    """All results to show. A request for fewer rounds, or with other settings, is answered by its own runs alone.
+    """All results of the entry with the seeds that are asked for, since a lead over other methods needs theirs too.
+
+    A request for fewer rounds, or with other settings, is answered by its own runs alone.
 
     Args:
         asked: What is asked for.
@@ -31,7 +33,7 @@ def our_results(asked: Request, committed: Path, fresh: Sequence[Result]) -> lis
     if special(asked):
         return with_computed(asked.entry, fresh)
     every = merged(on_file(asked.entry.id, committed, asked.out), fresh)
-    return [result for result in with_computed(asked.entry, every) if asked.includes(result)]
+    return [result for result in with_computed(asked.entry, every) if asked.any_seed or result.seed in asked.seeds]
 
 
 def on_file(entry: str, committed: Path, out: Path) -> list[Result]:

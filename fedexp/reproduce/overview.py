@@ -37,4 +37,4 @@ def make_page(committed: Path, to: Path | None, console: Console) -> None:
     """Writes the page of the committed results, which lies beside them unless another place is named."""
     path = to or committed / NAME
     changed = write_page(path, generated(committed))
-    console.print(f"{path} is {'written' if changed else 'as it was'}.", soft_wrap=True)
+    console.print(f"{path} is {'written' if changed else 'unchanged'}.", soft_wrap=True)

@@ -21,16 +21,20 @@ from fedexp.terminal.numbers import count
 
 NAME = "README.md"
 COMMAND = " ".join(PROGRAM)
-COMPARED = ("reproduced", "compatible", "above", "below", "unjudged", "failed", "equal", "different")
+COMPARED = ("reproduced", "compatible", "above", "below", "unjudged", "equal", "different")
 VERDICTS = (
     "*reproduced*: our 90 % interval over three seeds or more lies within the tolerance around the printed number. "
     "*compatible*: it overlaps the tolerance, or there are fewer seeds and their mean is near enough. *above* and "
-    "*below*: outside. *reduced* and *stand-in* (†): runs shorter than the paper's, or with smaller data or another "
-    "network in place of the paper's; they get no verdict. Tolerances and rules stand below each table."
+    "*below*: outside. *unjudged*: the paper prints no error, as of seconds. *reduced* (†): runs shorter than the "
+    "paper's, or stand-ins, with smaller data or another network; they get no verdict. *equal* and *different* are "
+    "said of counts. *failed*: a run ended without a number. *without a published number*: the figure has no "
+    "numbers. *missing*: not run. Tolerances and rules stand below each table."
 )
 CLAIMS = (
     "*confirmed*: the 95 % interval of the difference, paired by seed, lies above the margin (0 if none is given). "
-    "*refuted*: it lies below. *undecided*: it includes the margin, or there are fewer than three seeds."
+    "*refuted*: it lies below. *undecided*: it includes the margin, or there are fewer than three seeds. A claim of "
+    "several parts is refuted if one of them is. The intervals are those of one comparison and one look: where the "
+    "truth is at the margin, one comparison in forty is refuted by chance, and more often when seeds are added."
 )
 
 
@@ -59,10 +63,11 @@ def judged_table(entry: Entry, results: Sequence[Result]) -> ReproTable:
 
     What the paper leaves open in all of its tables is left out: the page says it once.
     """
+    own = tuple(note for note in entry.notes if note not in entry.paper_notes)
     judged = {number.cell for number in entry.numbers}
     tuned = entry.tuned and any(result.tuning and result.cell in judged for result in results)
     asked = request(entry, settings=every_scene(entry), tune="paper" if tuned else "none")
-    return table_of(replace(asked, entry=replace(entry, paper_notes=())), results)
+    return table_of(replace(asked, entry=replace(entry, notes=own, paper_notes=())), results)
 
 
 def page(
@@ -146,7 +151,7 @@ def _about(runs: dict[str, Result]) -> Iterator[str]:
     if reduced:
         stand_ins = sum(STAND_IN in run.reduced for run in runs.values())
         kinds = f"{reduced - stand_ins} shorter than the paper's or changed otherwise, {count(stand_ins, 'stand-in')}"
-        yield f"- {count(reduced, 'run')} without verdict (†): {kinds}"
+        yield f"- {count(reduced, 'run')} reduced (†): {kinds}"
     for versions, n in Counter(run.versions for run in runs.values()).most_common():
         yield f"- {escaped(versions or 'versions not recorded')}: {count(n, 'run')}"
 

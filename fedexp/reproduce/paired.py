@@ -53,7 +53,7 @@ class Differences:
             return "no pair of runs"
         ends = f" [{', '.join(f'{end:+.2f}' for end in self.interval)}]" if self.interval else ""
         each = f": {' '.join(f'{value:+.2f}' for value in self.values)}" if 1 < len(self.values) <= SHOWN else ""
-        return f"{self.mean:+.2f}{ends}, {count(len(self.values), 'seed')}{each}"
+        return f"{self.mean:+.2f}{ends}, {count(len(self.values), 'seed')}{each}".replace("-", "−")
 
 
 def contrast(terms: Sequence[tuple[float, Mapping[int, float]]]) -> Differences:

@@ -90,6 +90,7 @@ def _entry(
         readings=tuple(m for m in methods.values() if numbers and m.reading_of in rows),
         aggregates=tuple(told.get("aggregates", {}).items()),
         spread=told.get("spread"), seeds=told.get("seeds", 1), tuned=told.get("tuned", False),
+        of_grids=told.get("of_grids", False),
         test_samples=tuple(
             ((s, m.metric), n)
             for s in used

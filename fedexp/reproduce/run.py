@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from pathlib import Path
 
 from rich.console import Console
@@ -19,7 +19,7 @@ from fedexp.reproduce.results import Result
 from fedexp.sweep.progress import roughly
 from fedexp.terminal.numbers import DASH, count
 
-Show = Callable[[Request, Sequence[Result]], bool]  # shows a table; whether nothing in it is missing, failed or below
+Show = Callable[[Request, Sequence[Result]], bool]  # shows a table; whether it is complete
 
 
 def run(asked: Request, committed: Path, show: Show, console: Console, *, dry: bool) -> int:
@@ -37,7 +37,8 @@ def run(asked: Request, committed: Path, show: Show, console: Console, *, dry: b
     runs = distinct(jobs)
     lines = check_launcher(asked.launcher, len(runs))
     known = [result for name in published.entries() for result in on_file(name, committed, asked.out)]
-    _announce(asked, runs, Costs([*known, *collect(jobs)]), console)
+    on_record = {result.run for result in known if result.status == "done"}
+    _announce(asked, runs, Costs([*known, *collect(jobs)]), on_record, console)
     due = [job for job in runs if not finished(job)]
     if dry:
         return 0
@@ -58,12 +59,15 @@ def run(asked: Request, committed: Path, show: Show, console: Console, *, dry: b
     return int(bool(lacking or launched.errors or launched.trouble))
 
 
-def _announce(asked: Request, runs: Sequence[ReproJob], costs: Costs, console: Console) -> None:
-    """Says what will run, and how long that takes."""
+def _announce(asked: Request, runs: Sequence[ReproJob], costs: Costs, on_record: Set[str], console: Console) -> None:
+    """Says what will run, and how long that takes; ``on_record`` are the runs with results on file."""
     due = [job for job in runs if not finished(job)]
     parts = [count(len(asked.scenes), "setting"), count(len(asked.methods), "method"), count(len(asked.seeds), "seed")]
     console.print(f"{asked.entry.id}: {asked.entry.title}")
-    console.print(f"{' × '.join(parts)}: {count(len(runs), 'run')}, {len(runs) - len(due)} of them done.")
+    known = sum(job.run in on_record for job in due)
+    more = f" {known} of the others have results on file, which `status` shows." if known else ""
+    done = f"{len(runs) - len(due)} of them done on this machine."
+    console.print(f"{' × '.join(parts)}: {count(len(runs), 'run')}, {done}{more}", soft_wrap=True)
     grid = Table("setting", "rounds", "runs", "done", "left to run", box=None, pad_edge=False, header_style="dim")
     for scene in dict.fromkeys(job.scene for job in runs):
         own = [job for job in runs if job.scene == scene]

@@ -32,7 +32,7 @@ class Display:
     to: Path | None = None  # a file instead of the screen
 
     def __call__(self, asked: Request, results: Sequence[Result]) -> bool:
-        """Shows a table; returns whether nothing in it is missing, shorter than asked for, failed or below."""
+        """Shows a table; returns whether nothing is missing, shorter than asked for, failed, below or different."""
         table = table_of(asked, results)
         if self.form == "terminal" and self.to is None:
             table.show(self.console)
@@ -41,7 +41,7 @@ class Display:
         else:
             write_text(self.to, _written(table, self.form))
             self.console.print(f"{asked.entry.id} is in {self.to}.", soft_wrap=True)
-        exact = not asked.any_seed or asked.tune == "paper"  # then each of the runs is asked for, not just any
+        exact = not asked.any_seed or asked.tune == "paper" or asked.entry.of_grids  # each of the runs is asked for
         readings = {(scene.name, m.name) for scene in asked.scenes for m in asked.methods if m.reading_of}
         absent = readings - {(cell.setting, method.name) for method, cell in table.readings}
         enough = ("", STAND_IN)
@@ -59,9 +59,9 @@ def write_text(path: Path, text: str) -> None:
 
 def table_of(asked: Request, results: Iterable[Result]) -> ReproTable:
     """The table with what is asked for. What only claims need is left out."""
-    own = _of_table(asked, results)  # judged beside the whole entry: a lead over the best other needs all methods
-    verdicts = {n.cell: judge(n, asked.entry, own, tune=asked.tune) for n in asked.shown.numbers}
-    return make_table(asked, verdicts, own)
+    found = _of_table(asked, results)
+    verdicts = {n.cell: judge(n, asked.entry, found, tune=asked.tune) for n in asked.shown.numbers}
+    return make_table(asked, verdicts, [result for result in found if asked.includes(result)])
 
 
 def _of_table(asked: Request, results: Iterable[Result]) -> list[Result]:

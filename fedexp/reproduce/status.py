@@ -18,7 +18,7 @@ from fedexp.terminal.numbers import count
 
 
 def show_status(requests: Sequence[Request], committed: Path, display: Display, *, every: bool) -> int:
-    """Shows tables; 0 if nothing that is asked for is missing, failed or below.
+    """Shows tables; 0 if nothing that is asked for is missing, failed, below or different.
 
     Args:
         requests: What is asked for.
@@ -46,7 +46,7 @@ def export(asked: Request, committed: Path, console: Console) -> int:
     """Puts the results of ended runs on this machine into the csv file of their entry."""
     found = _ended(asked)
     if not found:
-        console.print(f"There is no ended run of {asked.entry.id} in {asked.out}.", soft_wrap=True)
+        console.print(f"No run of {asked.entry.id} has ended in {asked.out}.", soft_wrap=True)
         return 1
     file = results_file(committed, asked.entry.id)
     known = known_results(committed, asked.entry.id)
@@ -60,7 +60,7 @@ def _ended(asked: Request) -> list[Result]:
     if asked.entry.kind == "count":
         from fedexp.reproduce.counts import counted
 
-        return [result for result in counted(asked.entry) if result.status == "done"]
+        return [result for result in counted(asked.entry, asked.overrides) if result.status == "done"]
     found = collect(begun(asked.with_readings))
     if not special(asked):  # else only runs of this length, and with these settings, are asked for
         found = merged([r for r in noted(asked.out, asked.entry.id) if asked.includes(r)], found)

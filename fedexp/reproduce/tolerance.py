@@ -23,13 +23,14 @@ COUNTS = frozenset(
 )  # fmt: skip
 
 ACCURACY_RULE = (
-    "Tolerance of an accuracy: the larger of the paper's own spread, if it is over seeds, twice the binomial error of "
-    f"its test set, and half of the last printed digit; at most {CAP} points where the paper prints no spread over "
-    "seeds, and just that where the size of its test set is not known either."
+    "Tolerance of an accuracy: the larger of the paper's own spread, if it is over seeds, twice the binomial error "
+    f"of its test set, and half of the last printed digit; at most {CAP} points where the paper prints no spread over "
+    "seeds, and just that where the size of its test set is not known either. What else differs between two runs of "
+    "the paper's, such as its draws, is left out where no spread over seeds is printed."
 )
 GAIN_RULE = (
-    "Tolerance of a gain: √2 times twice the largest binomial error of the test set, since both accuracies have one; "
-    f"at most {CAP} points."
+    "Tolerance of a gain: √2 times twice the largest binomial error of the test set, since both accuracies have one, "
+    f"or half of the last printed digit if that is larger; at most {CAP} points."
 )
 COUNT_RULE = "A count agrees if it is the printed one after rounding to the printed digits."
 NO_RULE = (
@@ -52,9 +53,7 @@ def tolerance(number: Number, entry: Entry) -> Tolerance:
     if number.metric in ACCURACIES:
         return _of_accuracy(number, entry)
     if number.metric in GAINS:
-        error = _binomial(50.0, _test_sizes(number, entry))
-        points = CAP if error is None else min(CAP, max(2 * math.sqrt(2) * error, number.rounding))
-        return Tolerance(points, GAIN_RULE)
+        return _of_gain(number, entry)
     if number.metric in COUNTS:
         return Tolerance(number.rounding, COUNT_RULE, "printed digits")
     return Tolerance(None, NO_RULE)
@@ -70,11 +69,25 @@ def _of_accuracy(number: Number, entry: Entry) -> Tolerance:
     if over_seeds is not None:
         bases["the paper's spread over seeds"] = over_seeds
     if error is not None:
-        bases[f"2 binomial errors of {' + '.join(f'{n:,}' for n in sizes)} samples"] = 2 * error
+        bases[_errors_of(sizes)] = 2 * error
     basis = max(bases, key=bases.__getitem__)
     if over_seeds is None and bases[basis] > CAP:
         return Tolerance(CAP, ACCURACY_RULE, f"{basis}, capped")
     return Tolerance(bases[basis], ACCURACY_RULE, basis)
+
+
+def _of_gain(number: Number, entry: Entry) -> Tolerance:
+    sizes = _test_sizes(number, entry)
+    error = _binomial(50.0, sizes)
+    if error is None:
+        return Tolerance(CAP, GAIN_RULE, f"the test set's size is not known: {CAP} points")
+    bases = {"half of the last digit": number.rounding, f"√2 · {_errors_of(sizes)}": 2 * math.sqrt(2) * error}
+    basis = max(bases, key=bases.__getitem__)
+    return Tolerance(min(CAP, bases[basis]), GAIN_RULE, f"{basis}{', capped' if bases[basis] > CAP else ''}")
+
+
+def _errors_of(sizes: Sequence[int]) -> str:
+    return f"2 binomial errors of {' + '.join(f'{n:,}' for n in sizes)} samples"
 
 
 def _binomial(percent: float, sizes: Sequence[int]) -> float | None:

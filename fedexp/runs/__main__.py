@@ -56,9 +56,7 @@ def _show(argv: Sequence[str]) -> int:
 def _report(command: str, argv: Sequence[str]) -> int:
     from fedexp.report.command import plot, table
 
-    console = open_console(highlight=False, markup=False)
-    if not console.is_terminal:
-        console = open_console(highlight=False, markup=False, width=WIDTH_WITHOUT_TERMINAL)
+    console = open_console(highlight=False, markup=False, width_without_terminal=WIDTH_WITHOUT_TERMINAL)
     return {"table": table, "plot": plot}[command](argv, console)
 
 

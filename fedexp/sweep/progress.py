@@ -9,6 +9,8 @@ from fedexp.runs.sweep_manifest import Manifest
 from fedexp.sweep.jobs import read_job, report_file
 from fedexp.terminal.numbers import count
 
+DAYS_OF_A_YEAR = 365.25
+
 
 def announce(manifest: Manifest) -> str:
     """A sweep in a line: how many jobs it has, and how many of them are to be run."""
@@ -64,7 +66,7 @@ def _pace(ended: Sequence[int], manifest: Manifest, reports: Path) -> float | No
 
 
 def roughly(seconds: float) -> str:
-    """A duration as one would say it: ``40 s``, ``12 min``, ``3 h 20 min``, ``2 days 4 h``."""
+    """As one would say it: ``40 s``, ``12 min``, ``3 h 20 min``, ``2 days 4 h``, ``40 days``, ``9 years``."""
     if seconds < 90:
         return f"{max(round(seconds), 1)} s"
     minutes = round(seconds / 60)
@@ -74,4 +76,8 @@ def roughly(seconds: float) -> str:
     if hours < 48:
         return f"{hours} h {rest} min" if rest else f"{hours} h"
     days, hours = divmod(round(minutes / 60), 24)
+    if days >= 2 * DAYS_OF_A_YEAR:
+        return f"{round(days / DAYS_OF_A_YEAR):,} years"
+    if days >= 10:
+        return f"{round(minutes / 60 / 24)} days"
     return f"{days} days {hours} h" if hours else f"{days} days"

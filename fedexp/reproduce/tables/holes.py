@@ -24,7 +24,7 @@ def commands(table: ReproTable) -> Iterator[str]:
     if not table.counts:
         yield from _commands(table, _holes(table))
     elif any(cell.ours is None for cell in table.cells):
-        yield shlex.join([*PROGRAM, table.entry.id])
+        yield shlex.join([*PROGRAM, "export", table.entry.id])
 
 
 def commands_for_readings(table: ReproTable) -> Iterator[str]:

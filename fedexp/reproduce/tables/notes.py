@@ -39,7 +39,7 @@ def notes_of(table: ReproTable) -> tuple[Note, ...]:
         Note("Other readings of the paper, and variants", tuple(_readings(table))),
         Note("Verdicts", tuple(_verdicts(table))),
         Note("Spread", tuple(_spread(table))),
-        Note("Notes on the paper", (*table.entry.notes, *table.entry.paper_notes)),
+        Note("Notes on the paper", tuple(dict.fromkeys((*table.entry.notes, *table.entry.paper_notes)))),
         Note("In the paper", tuple(_paper_says(table))),
         Note("Assumed, because the paper does not say", tuple(_assumed(table))),
         Note("To fill the holes", table.commands, commands=True),
@@ -71,9 +71,10 @@ def _readings(table: ReproTable) -> Iterator[str]:
     several = len({cell.metric for cell in table.cells}) > 1
     for method, cell in table.readings:
         own = _with_seeds(usual.get((cell.setting, method.reading_of, cell.metric)), cell.by_seed)
+        alike = (c for c in table.cells if (c.setting, c.metric) == (cell.setting, cell.metric))
+        fields = Column(cell.setting, (cell, own, *alike), ranked=True).fields  # with as many decimals as in the table
         ours, published, difference, verdict = (
-            Column(cell.setting, (cell, own), ranked=True).fields.get(part, ["", ""])
-            for part in ("ours", "published", "difference", "verdict")
+            fields.get(part, ["", ""]) for part in ("ours", "published", "difference", "verdict")
         )
         told = [
             f"{ours[0]} with {seeds_in_words(cell.by_seed)}" if cell.by_seed else ours[0],

@@ -10,7 +10,7 @@ from functools import cached_property
 from rich.console import Console
 
 from fedexp.reproduce.entry import Entry, Method
-from fedexp.reproduce.jobs import STAND_IN
+from fedexp.reproduce.jobs import RESULT_RULE
 from fedexp.reproduce.request import Request
 from fedexp.reproduce.results import Result
 from fedexp.reproduce.selection import RULES
@@ -21,9 +21,10 @@ from fedexp.terminal.numbers import count
 
 NO_NUMBER = "without a published number"
 OUTCOMES = (  # in the order in which they are listed: verdicts, what is said of counts, cells of ours only
-    *("reproduced", "compatible", "above", "below", "unjudged", "reduced", "stand-in", "failed"),
+    *("reproduced", "compatible", "above", "below", "unjudged", "reduced", "failed"),
     *("equal", "different", NO_NUMBER, "missing"),
 )
+RULE_WORDS = {RESULT_RULE: "as the method's protocol concludes after the last round"}
 COMPARED = "Differences between methods, paired by seed, with 95 % intervals from three seeds on"
 TUNING = {
     (False, "none"): "tune=none: one hyper-parameter setting per method",
@@ -123,15 +124,13 @@ class ReproTable:
     @property
     def outcome(self) -> tuple[tuple[str, int], ...]:
         """How many cells have which verdict, the words without a cell left out."""
-        stand_ins = self.entry.stand_ins
-        own = (STAND_IN if c.word == "reduced" and c.setting in stand_ins else c.word for c in self.cells)
-        counted = Counter(word or NO_NUMBER for word in own)
+        counted = Counter(cell.word or NO_NUMBER for cell in self.cells)
         return tuple((word, counted[word]) for word in OUTCOMES if counted[word])
 
     @property
     def extent(self) -> str:
         """For how many of the paper's numbers, and for how many cells without one, runs have ended."""
-        printed = [cell.word != "missing" for cell in self.cells if cell.published]
+        printed = [cell.word not in self._without_an_answer for cell in self.cells if cell.published]
         others = [cell.word != "missing" for cell in self.cells if not cell.published]
         if not printed:
             return f"{sum(others)} of {count(len(others), 'cell')} run"
@@ -139,9 +138,14 @@ class ReproTable:
         return f"{sum(printed)} of {count(len(printed), 'printed number')}{besides} run"
 
     @property
+    def _without_an_answer(self) -> tuple[str, ...]:
+        """Words of cells for which nothing was done: a run may fail, but what cannot be counted was not."""
+        return ("missing", "failed") if self.counts else ("missing",)
+
+    @property
     def protocol(self) -> tuple[str, ...]:
         """What the numbers are, and how they were taken: rules of selection, seeds, rounds, tuning, what is reduced."""
-        rules = "; ".join(f"{rule} ({', '.join(metrics)})" for rule, metrics in self.rules.items())
+        rules = "; ".join(f"{RULE_WORDS.get(rule, rule)} ({', '.join(of)})" for rule, of in self.rules.items())
         about = [f"Shown: {self.entry.about}." if self.entry.about else ""]
         about += [
             f"Selection: {rules}." if rules else "",

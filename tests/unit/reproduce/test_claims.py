@@ -80,6 +80,9 @@ def test_of_a_failed_run_the_evidence_tells():
     assert verdict([result(None, status="failed"), result(1.0, method="FedAvg")], above()).word == "undecided"
     again = [replace(one, entry="map/fig11") for one in ours]  # the same run is on file for two tables
     assert verdict([*ours, *again], above()).evidence[0].failed == 1
+    drop = {"kind": "drops", "entry": "map/table1", "metric": "aggregation", "method": "MAP", "scenes": [["a", "b"]]}
+    both = [result(None, 0, setting=setting, status="failed") for setting in "ab"]
+    assert verdict(both, drop).evidence[0].failed == 2
 
 
 def test_other_readings_are_told_and_decide_nothing():
@@ -242,6 +245,37 @@ def test_every_setting_needs_all_settings():
     assert verdict(base, told).word == "not run"
 
 
+def test_every_setting_needs_all_settings_of_runs_of_one_length():
+    told = above(kind="every_setting", settings=2)
+    settings = [*results(*BASE, method="FedAvg"), *(r for a in "12" for r in results(*BETTER, tuning=f"a={a}"))]
+    short = [replace(one, reduced="3 of 150 rounds") for one in settings]
+    assert verdict(short, told).said == "confirmed (reduced)"
+    partly = verdict([*short, *(one for one in settings if one.tuning != "a=2")], told)
+    assert partly.said == "confirmed (reduced)"
+    assert "1 setting without an interval at full length" in " ".join(partly.notes)
+
+
+def test_the_seeds_of_a_grid_are_those_of_all_of_its_settings():
+    def seeds(*tunings):
+        ours = [r for tuning in tunings for r in results(*BETTER[:1], tuning=tuning)]
+        found = verdict([*results(*BASE[:1], method="FedAvg"), *ours], above(kind="every_setting", settings=2))
+        return found.commands[0].split()[-2]
+
+    assert seeds("a=1", "a=2") == "seeds=1,2"
+    assert seeds("a=1") == "seeds=0,1,2"
+
+
+def test_of_runs_that_are_equally_close_to_the_papers_always_the_same_are_taken():
+    ways = [(f"3 of 150 rounds, optim.lr={lr}", BETTER if lr == 0.2 else WORSE) for lr in (0.1, 0.2, 0.3, 0.4)]
+    ours = [
+        replace(one, reduced=label, rounds=3)
+        for label, values in ways
+        for one in (*results(*BASE, method="FedAvg"), *results(*values))
+    ]
+    (shown,) = verdict(ours, above()).evidence
+    assert shown.reduced.endswith("optim.lr=0.4")
+
+
 def test_an_unknown_kind_is_named():
     with pytest.raises(ConfigError, match="kind 'over' is not known"):
         claim(above(kind="over"))
@@ -276,6 +310,7 @@ def test_the_command_asks_for_more_seeds_where_those_that_were_run_do_not_decide
 
     assert seeds(UNCLEAR[:2]) == "2"
     assert seeds(UNCLEAR) == "3,4,5"
+    assert verdict(runs([*UNCLEAR, *UNCLEAR], [*BASE, *BASE]), above()).commands == ()  # a second look is the last
 
 
 def test_seeds_of_stand_ins_that_were_run_are_not_asked_for_again():
@@ -288,13 +323,13 @@ def test_much_evidence_is_cut_and_refutations_come_first():
     scenes = [f"s{n}" for n in range(12)]
     ours = [r for s in scenes for r in runs(WORSE if s == "s11" else BETTER, setting=s)]
     notes = verdict(ours, above(scenes=scenes)).notes
-    assert notes[0].startswith("s11: MAP − FedAvg, aggregation: -2.00 [")
+    assert notes[0].startswith("s11: MAP − FedAvg, aggregation: −2.00 [")
     assert notes[-1] == "and 4 more, 4 confirmed"
 
 
 def test_both_forms():
     verdicts = judged(runs(BETTER), [claim(above(margin=-0.5)), claim(above(scenes=["other"]))])
-    line = "scene: MAP − FedAvg, aggregation: +2.03 [+1.41, +2.66], 3 seeds: +2.00 +1.80 +2.30 (confirmed, margin -0.5)"
+    line = "scene: MAP − FedAvg, aggregation: +2.03 [+1.41, +2.66], 3 seeds: +2.00 +1.80 +2.30 (confirmed, margin −0.5)"
     command = "python -m fedexp.reproduce map/table1 settings=other methods=MAP,FedAvg seeds=0,1,2"
     assert markdown(verdicts) == (
         "2 claims: 1 confirmed, 1 not run.\n\n"

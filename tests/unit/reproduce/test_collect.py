@@ -9,7 +9,7 @@ from rich.console import Console
 
 import fedexp
 from fedexp.config.hydra_loader import choices_of
-from fedexp.reproduce import claims, collect, listing, published, selection
+from fedexp.reproduce import claims, collect, published, selection
 from fedexp.reproduce.collect import NOT_BY_RUNS, ROUNDS_TO_REFERENCE, Outcome, with_computed
 from fedexp.reproduce.jobs import jobs_of
 from fedexp.reproduce.launch import Launched, check_launcher, finished, launch
@@ -111,7 +111,6 @@ def test_a_number_that_a_scene_cannot_have_is_not_asked_for(jobs, monkeypatch):
     assert [r.metric for r in collect.collect([replace(job, entry=entry)])] == [ACCURACY.metric]
     shown = {cell.metric for cell in make_table(request(entry), {}, []).cells if cell.setting == job.scene.name}
     assert shown == {ACCURACY.metric}
-    assert {metric for scene, _, metric in listing._cells(entry) if scene == job.scene.name} == {ACCURACY.metric}
 
 
 def test_numbers_of_several_clients_count_by_their_mean(taken):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fedexp.reproduce import published
+from fedexp.reproduce import counts, published
 from fedexp.reproduce.__main__ import main
 
 ROOT = Path(__file__).parents[3]
@@ -35,7 +35,8 @@ def test_all_entries_are_listed(said):
     assert list(lines) == list(published.entries())
     assert len(lines) == 65
     assert lines["map/table1"].startswith("map/table1 train 168 ~ ")
-    assert "168 missing" in lines["map/table1"]
+    assert "189 missing" in lines["map/table1"]
+    assert lines["map/fig11"].startswith("map/fig11 train 126 ~ ")  # 20 settings of MAP and FedAvg, in six scenes
     assert lines["fedrs/fig5"].startswith("fedrs/fig5 train 60 ")
     assert lines["map/fig1"].startswith("map/fig1 text – – –")
 
@@ -46,8 +47,8 @@ def test_all_entries_are_listed(said):
         ([], "Which table?"),
         (["lst"], "lst: there is no such command or entry. Did you mean 'list'?"),
         (["statsu", "map/table1"], "statsu: there is no such command or entry. Did you mean 'status'?"),
-        (["map/table1", "seeds="], "seeds=: there is nothing behind it."),
-        (["map/table1", "settings=", "methods=FedAvg"], "settings=: there is nothing behind it."),
+        (["map/table1", "seeds="], "seeds= has no value."),
+        (["map/table1", "settings=", "methods=FedAvg"], "settings= has no value."),
         (
             ["map/table1", "settings=fmnist/mlpnet", "rounds=151"],
             "rounds=151: fmnist/mlpnet has 150 rounds",
@@ -60,7 +61,8 @@ def test_all_entries_are_listed(said):
         (["map/table1", "standins=yes"], "standins=yes: this must be true or false."),
         (["map/table1", "plan=maybe"], "plan=maybe: this must be true or false."),
         (["map/table1", "format=pdf"], "format=pdf: there is no such format."),
-        (["map/table1", "-x"], "-x: run takes no such argument."),
+        (["map/table1", "-x"], "-x: a table or figure takes no such argument."),
+        (["map/table1", "methods=map"], "Did you mean 'MAP'"),
         (["list", "rounds=3"], "rounds=3: list takes no such argument."),
         (["list", "map/table1"], "map/table1: list is about all entries."),
         (["export"], "Which table?"),
@@ -111,6 +113,32 @@ def test_a_figure_of_probes_says_where_all_numbers_are(said):
     assert code == 0
     assert "map/fig8 shows what probes observe (classifier, proxies)." in answer
     assert "2 runs to do" in answer
+
+
+def test_what_cannot_be_counted_here_is_shown_as_it_is_on_file(said, monkeypatch, tmp_path):
+    monkeypatch.setattr(counts, "FEDRS_SCENES", {"mnist-2": "mnist-2/lenet2d"})
+    nowhere = [f"data.root={tmp_path}", "data.download=false"]
+    code, answer = said("fedrs/table2", *nowhere)
+    assert code == 1
+    assert "0 of 35 printed numbers run: 5 failed, 30 missing" in answer
+    code, answer = said("fedrs/table2", *nowhere, f"results={ROOT / 'multirun' / 'results'}")
+    assert "20 of 35 printed numbers run" in answer
+    assert "failed" not in answer
+
+
+def test_a_plan_says_how_many_of_its_runs_have_results_on_file(said):
+    results = f"results={ROOT / 'multirun' / 'results'}"
+    code, answer = said("map/table1", "settings=fmnist/mlpnet", "methods=FedAvg,pFedMe", "plan=true", results)
+    assert code == 0
+    assert "0 of them done on this machine. 1 of the others have results on file, which `status` shows." in answer
+
+
+def test_a_narrow_list_has_no_titles(said, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    _, answer = said("list")
+    assert "Aggregation: the server's model" not in answer
+    assert "168  ~" in next(line for line in answer.splitlines() if line.startswith("map/table1 "))
+    assert max(map(len, answer.splitlines())) <= 80
 
 
 def test_status_without_any_result_is_not_complete(said):

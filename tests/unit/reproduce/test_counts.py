@@ -77,6 +77,13 @@ def test_a_setting_without_its_data_fails_and_says_so(tmp_path, monkeypatch):
     assert all("FEMNIST" in r.error and "\n" not in r.error for r in found)
 
 
+def test_data_may_be_in_another_place(tmp_path, monkeypatch):
+    monkeypatch.setattr(counts, "FEDRS_SCENES", {"mnist-2": "mnist-2/lenet2d"})
+    place = str(tmp_path / "elsewhere")
+    found = counted(entry("fedrs/table2"), [f"data.root={place}", "data.download=false"])
+    assert all(place in r.error and place not in r.command for r in found)
+
+
 def test_clients_of_the_stand_in_are_counted(monkeypatch):
     monkeypatch.setattr(counts, "FEDRS_SCENES", {"sa": "sa/sacnn"})
     found = {r.metric: r for r in counted(entry("fedrs/table2"))}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import replace
 
 import pytest
 
@@ -103,3 +104,11 @@ def test_what_is_measured_changes_numbers_that_are_taken_after_the_last_round():
     assert not changes_numbers("evaluate.missing=false", gela)
     measured = {measure.of for entry in published.entries().values() for measure in entry.measures}
     assert not any(key.startswith("missing") for key in measured)
+
+
+def test_a_scene_of_one_table_may_stand_in_for_that_of_another():
+    asked = request(published.entry("fedrema/table3"), settings="fmnist/cnn/s0.2/n600", seeds="0")
+    job = jobs_of(asked)[0]
+    assert job.reduced == "stand-in"
+    assert replace(job, less=("3 of 500 rounds",)).reduced == "stand-in, 3 of 500 rounds"
+    assert replace(job, entry=published.entry("fedrema/table1")).reduced == ""

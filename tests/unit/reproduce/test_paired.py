@@ -71,7 +71,7 @@ def test_a_contrast_of_four_is_the_difference_of_two_differences():
 def test_few_differences_are_written_out():
     assert str(some(0)) == "no pair of runs"
     assert str(some(1)) == "+1.00, 1 seed"
-    assert str(some(3)) == "+0.70 [-1.75, +3.15], 3 seeds: +1.00 +1.50 -0.40"
+    assert str(some(3)) == "+0.70 [−1.75, +3.15], 3 seeds: +1.00 +1.50 −0.40"
     assert str(some(6)).endswith("], 6 seeds")
 
 

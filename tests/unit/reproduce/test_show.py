@@ -9,6 +9,7 @@ from rich.console import Console
 
 from fedexp.reproduce import published
 from fedexp.reproduce.listing import _state
+from fedexp.reproduce.local import our_results
 from fedexp.reproduce.request import request
 from fedexp.reproduce.show import Display, table_of
 from tests.unit.reproduce.fakes import result
@@ -97,6 +98,37 @@ def test_a_lead_over_the_best_other_method_is_not_taken_over_those_asked_for():
     found = cells_of(asked, [result(75.51, method="FedMR", **of), result(67.29, method="FedAvg", **of)])
     assert found["FedMR", "gain_over_fedavg"].ours == pytest.approx(8.22)
     assert found["FedMR", "gain_over_best"].ours is None
+
+
+def test_a_lead_is_taken_over_results_of_methods_that_are_not_shown(tmp_path):
+    setting = "fmnist/resnet18/P5C2"
+    whole = request(published.entry("fedmr/table1"), settings=setting, tune="paper")
+    of = {"entry": "fedmr/table1", "setting": setting, "metric": "GA", "status": "done"}
+    values = {name: 70.0 + len(name) / 10 for name in whole.tunings} | {"FedMR": 80.0}
+    ours = [
+        result(values[name], method=name, tuning=each, **of) for name, tried in whole.tunings.items() for each in tried
+    ]
+    alone = request(whole.entry, settings=setting, tune="paper", methods="FedMR", out=str(tmp_path))
+    shown = cells_of(alone, our_results(alone, tmp_path, ours))
+    assert {method for method, _ in shown} == {"FedMR"}
+    assert shown["FedMR", "gain_over_best"].ours == cells_of(whole, ours)["FedMR", "gain_over_best"].ours
+    assert shown["FedMR", "gain_over_best"].ours == pytest.approx(80.0 - max(v for v in values.values() if v < 80))
+
+
+def test_a_figure_of_a_grid_is_complete_with_all_of_its_settings():
+    asked = request(published.entry("map/fig11"), settings="fmnist/mlpnet")
+    ours = [
+        result(50.0, entry="map/fig11", setting="fmnist/mlpnet", method=name, tuning=each, metric=metric, rounds=150)
+        for name, tried in asked.tunings.items()
+        for each in tried
+        for metric in ("aggregation", "personalization")
+    ]
+    assert len(ours) == 2 * 21  # MAP's 20, and FedAvg
+    display = Display(Console(file=io.StringIO()))
+    assert display(asked, ours)
+    assert not display(asked, ours[:-2])
+    (command,) = table_of(asked, ours[:-2]).commands
+    assert command == "python -m fedexp.reproduce map/fig11 settings=fmnist/mlpnet methods=MAP seeds=0"
 
 
 def test_rows_that_nobody_can_run_are_not_missing_in_stand_ins():

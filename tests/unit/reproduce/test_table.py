@@ -463,7 +463,7 @@ def test_counts_are_printed_counted_and_equal_or_not():
     assert re.search(r"lenet +33654 +33654 +equal\n", text)
     assert re.search(r"vgg +9220480 +9220481 +different\n", text)
     assert re.search(r"lstm +799368 +– +missing\n", text)
-    assert one.commands == ("python -m fedexp.reproduce demo/table4",)
+    assert one.commands == ("python -m fedexp.reproduce export demo/table4",)
     assert r"vgg & 9220480 & 9220481$^{\neq}$ \\" in one.latex()
 
 

@@ -86,6 +86,7 @@ def test_a_gain_has_the_error_of_two_accuracies():
         number("6.05", metric="gain_over_fedavg"), entry(test_samples=((("scene", "gain_over_fedavg"), 26_000),))
     )
     assert gain.points == pytest.approx(2 * math.sqrt(2) * 100 * math.sqrt(0.25 / 26_000))
+    assert gain.basis == "√2 · 2 binomial errors of 26,000 samples"
     assert tolerance(number("6.05", metric="gain_over_fedavg"), entry()).points == CAP
 
 

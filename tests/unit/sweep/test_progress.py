@@ -88,7 +88,8 @@ def test_a_single_job_is_one_job(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("seconds", "words"),
     [(0.2, "1 s"), (89, "89 s"), (95, "2 min"), (3600, "60 min"), (5400, "1 h 30 min"), (7200, "2 h"),
-     (200_000, "2 days 8 h"), (172_800, "2 days")],
+     (200_000, "2 days 8 h"), (172_800, "2 days"), (1_000_000, "12 days"), (40_000_000, "463 days"),
+     (64e6, "2 years"), (1e11, "3,169 years")],
 )  # fmt: skip
 def test_durations(seconds: float, words: str) -> None:
     assert roughly(seconds) == words

@@ -47,6 +47,15 @@ def test_a_width_of_none_is_not_taken_for_a_width(monkeypatch):
     assert prefixed("job 1 │ ").width >= 20
     monkeypatch.setenv("COLUMNS", "33")
     assert open_console().width == 33
+    assert open_console(width_without_terminal=160).width == 33
+
+
+def test_a_pipe_has_the_width_that_a_command_gives_it(monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    assert open_console(width_without_terminal=160).width == 160
+    monkeypatch.setenv("COLUMNS", "0")
+    assert open_console(width_without_terminal=160).width == 160
+    assert open_console(width_without_terminal=160, force_terminal=True, width=70).width == 70
 
 
 def test_lines_of_a_job_are_printed_as_they_are(capsys):
