@@ -175,7 +175,7 @@ def _run_locked(experiment: Experiment, rundir: RunDir, display: Display, consol
         if (rundir.path / CHECKPOINT).exists() and (note := _measured_otherwise(config, rundir)):
             display.note(note)
         if rundir.result() is None:  # else the result on file vouches for them
-            _write_settings(experiment, rundir)
+            _write_settings(experiment, rundir, config)
         if not (config["force"] or (rundir.path / CHECKPOINT).exists()):
             _begin_with_finished(experiment, rundir, display)
         final = engine.measurement.work_after_rounds if experiment.tests_clients else 0.0
@@ -222,8 +222,8 @@ def _begin_with_finished(experiment: Experiment, rundir: RunDir, display: Displa
         display.note(f"{there}, and is continued; force=true begins anew.")
 
 
-def _write_settings(experiment: Experiment, rundir: RunDir) -> None:
-    rundir.write_text(CONFIG, OmegaConf.to_yaml(OmegaConf.create(experiment.config)))
+def _write_settings(experiment: Experiment, rundir: RunDir, settings: Config) -> None:
+    rundir.write_text(CONFIG, OmegaConf.to_yaml(OmegaConf.create(settings)))
     rundir.write(PLAN, experiment.plan.content)
 
 
@@ -273,9 +273,11 @@ def _conclude(experiment: Experiment, rundir: RunDir, engine: Engine, console: C
     for goal, extra in more.items():
         result[goal] = {**result.get(goal, {}), **extra}
     result |= {"status": "finished", "workers": engine.executor.workers, "seconds": _seconds(engine, setup)}
+    measured = of_missing_classes(rundir.config() or {})  # in the rounds, which may be of an earlier pass
+    settings = {**config, "evaluate": {**config["evaluate"], **measured}}
     with signals.defer_signals():  # or a signal in between would leave a finished run its checkpoint
         (rundir.path / RESULT).unlink(missing_ok=True)  # it vouches for the settings as they were
-        _write_settings(experiment, rundir)
+        _write_settings(experiment, rundir, settings)
         result = rundir.conclude(result)
         if config["keep"] == "model" and any(True for _ in engine.progress.store):
             engine.checkpoint.clear()

@@ -149,5 +149,5 @@ def continued(ask: Fit) -> Fitted | None:
 
 def continues(last: Phase, phase: Phase) -> bool:
     """Whether a phase goes on with the optimizer of the one before it."""
-    same = (last.train, last.optim) == (phase.train, phase.optim)
+    same = (last.train, last.optim, last.scheduled) == (phase.train, phase.optim, phase.scheduled)
     return phase.continues and not phase.fresh and same

@@ -36,7 +36,9 @@ class LogitPipeline:
 
     def of_network(self, h: Tensor, step: Step) -> Tensor:
         """Logits of any features and weights: what acts everywhere belongs to the network, and acts here."""
-        if self._is_networks and h is step.h and step.z is not h:
+        frame = step.frame
+        live = frame.net.classifier is self._classifier and frame.gradient is None  # its own weights, before backward
+        if live and self._is_networks and h is step.h and step.z is not h:
             return step.z
         turn = step.frame.key
         other = copy.copy(step)

@@ -183,6 +183,10 @@ class ClientModule(lightning.LightningModule):
             if not grads.keys() <= self._names:
                 unknown = ", ".join(sorted(grads.keys() - self._names))
                 raise PlanError(f"grads of component {key!r} returned {unknown}, which this phase does not train")
+            weights = self.turn.frame.weights
+            for name in (n for n, grad in grads.items() if grad.shape != weights[n].shape):
+                shapes = f"{tuple(grads[name].shape)}, not {tuple(weights[name].shape)}"
+                raise PlanError(f"grads of component {key!r} returned {name} in the shape {shapes}")
         self.turn.frame.gradient = None
         return grads
 

@@ -159,7 +159,10 @@ def literal(value: Any) -> str:
 
 
 def _quoted(value: Any) -> str:
-    """A value in Hydra's grammar, all texts in quotes. Its escapes are not those of JSON, and it has no quoted keys."""
+    """A value in Hydra's grammar, all texts in quotes. Its escapes are not those of JSON.
+
+    It has no quoted keys: one with a quote or like a number would not be read back. Ours are names.
+    """
     if isinstance(value, str):
         return str(QuotedString(value, Quote.double).with_quotes())
     if isinstance(value, Mapping):

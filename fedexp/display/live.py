@@ -71,6 +71,7 @@ class LiveDisplay:
             if shown is not None:
                 shown.stop()
         self._live = self._status = None
+        self._progress = Progress(1, 0)  # that of a run knows its executor, and with it the data set
 
     def frame(self) -> Group:
         """Draws the block as it is now."""

@@ -95,6 +95,7 @@ class PlainDisplay:
             self._ended.set()
             self._ticker.join()
             self._ticker = None
+        self._progress = Progress(1, 0)  # that of a run knows its executor, and with it the data set
 
     def _tick(self) -> None:
         """Looks now and then, also while a client takes long."""

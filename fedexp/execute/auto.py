@@ -78,9 +78,11 @@ class AutoExecutor:
         self._seconds += seconds
         if not isinstance(task, Measure):  # which only tests
             self._work += sum(job.share * self._samples[job.client] for job in task.jobs)
+        if not self._work:
+            return
         rounds = self._blueprint.facts.rounds - task.jobs[0].round
         clients = task.ahead if task.jobs[0].final else rounds * self._blueprint.cohort
-        left = clients * mean(self._samples) * self._seconds / max(self._work, 1)
+        left = clients * mean(self._samples) * self._seconds / self._work
         workers = self._blueprint.worker_count(self._threads, _per_device())
         if left * (1 - 1 / workers) > MIN_SAVING * self._start:
             self._start_workers(workers, f"one would need about {left:.0f} s more")

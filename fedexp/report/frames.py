@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from fedexp.config.choice_files import set_besides
@@ -129,8 +130,8 @@ def same(value: Any, text: str) -> bool:
 
     So may lists, with spaces after their commas or without.
     """
-    try:
-        return float(value) == float(text)
-    except (TypeError, ValueError):
-        wanted = DASH if text == "null" else text
-        return re.sub(r",\s+", ",", written(value)) == re.sub(r",\s+", ",", wanted)
+    with suppress(TypeError, ValueError):
+        if not isinstance(value, bool) and float(value) == float(text):
+            return True
+    wanted = DASH if text == "null" else text
+    return re.sub(r",\s+", ",", written(value)) == re.sub(r",\s+", ",", wanted)

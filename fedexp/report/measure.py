@@ -111,7 +111,9 @@ class Metric:
 def shared_title(metrics: Sequence[Metric]) -> str:
     """For an axis of one metric, or of several with the same unit."""
     first, *others = metrics
-    return WORDS_OF_UNITS.get(first.unit, "") if others else first.title
+    last = {metric.name.rpartition(".")[2] for metric in metrics}
+    plain = last.pop() if len(last) == 1 else "value"
+    return WORDS_OF_UNITS.get(first.unit, plain) if others else first.title
 
 
 @dataclass(frozen=True)

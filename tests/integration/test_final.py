@@ -168,6 +168,14 @@ def test_a_finished_run_says_on_how_many_samples_its_rounds_were_measured(small,
     assert trained_rounds == []
 
 
+def test_another_pass_leaves_it_on_record_how_the_rounds_were_measured(small, trained_rounds):
+    fedexp.run(small("evaluate.missing=50", "algo=fedavg"))
+    trained_rounds.clear()
+    for _ in range(2):
+        assert "were measured with evaluate.missing=50" in said(small(ALL, "algo=fedavg", "evaluate.missing=true"))[1]
+    assert trained_rounds == []
+
+
 def test_rounds_that_are_measured_otherwise_than_those_before_say_so(small, monkeypatch):
     def stops(engine, sent, work):
         if sent.round == 1:
@@ -277,8 +285,14 @@ def test_fine_tuning_matters_to_methods_that_do_it(small, algo, noted):
     assert (result.status == "skipped" and "finetune_epochs" not in text) is not noted
 
 
-@pytest.mark.parametrize("kind", ["loop=trainer", "loop=fabric", "loop=batched", "executor=processes"])
-def test_the_data_set_goes_with_the_run(small, monkeypatch, kind):
+@pytest.mark.parametrize(
+    ("kind", "screen"),
+    [
+        *((kind, None) for kind in ("loop=trainer", "loop=fabric", "loop=batched", "executor=processes")),
+        *(("loop=fabric", {"force_terminal": terminal}) for terminal in (True, False)),
+    ],
+)
+def test_the_data_set_goes_with_the_run(small, monkeypatch, kind, screen):
     """At once: Python seldom looks for cycles, and a sweep of many runs in one process would keep many data sets."""
     seen = []
     engine_of = Experiment.engine
@@ -290,7 +304,7 @@ def test_the_data_set_goes_with_the_run(small, monkeypatch, kind):
     monkeypatch.setattr(Experiment, "engine", engine)
     gc.disable()
     try:
-        fedexp.run(small("rounds=1", kind))
+        fedexp.run(small("rounds=1", kind), console=screen and Console(file=io.StringIO(), **screen))
         assert [kept() for kept in seen] == [None]
     finally:
         gc.enable()

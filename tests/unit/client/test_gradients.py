@@ -221,6 +221,27 @@ def test_a_gradient_of_what_is_not_trained_is_refused(loop):
         play({"c": Misspelt()}, loop=loop, group=CLIENTS if loop is BatchedLoop else None)
 
 
+@pytest.mark.parametrize("loop", [FabricLoop, BatchedLoop])
+def test_a_gradient_of_another_shape_is_refused_and_not_stretched(loop):
+    class Scalars(Component):
+        def grads(self, grads, step):
+            return {n: torch.zeros(()) for n in grads}
+
+    with pytest.raises((ClientError, PlanError), match=r"'c' returned .* in the shape \(\), not \("):
+        play({"c": Scalars()}, loop=loop, group=CLIENTS if loop is BatchedLoop else None)
+
+
+def test_logits_of_the_step_have_a_gradient_in_grads_too():
+    class Asks(Component):
+        def grads(self, grads, step):
+            weight = step.weights["classifier.weight"]
+            (own,) = torch.autograd.grad(F.cross_entropy(step.classify(step.h), step.y), [weight])
+            torch.testing.assert_close(own, grads["classifier.weight"])
+            return grads
+
+    play({"c": Asks()})
+
+
 # ---------------------------------------------------------------- who may ask
 @dataclass(frozen=True, kw_only=True)
 class AsksTooEarly(Component):

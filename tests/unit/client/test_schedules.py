@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
 from fedexp.algos.alternate import Alternate
 from fedexp.build import build
+from fedexp.client.fit import continues
 from fedexp.client.loops import TrainerLoop
 from fedexp.client.optim import Sgd
 from fedexp.client.schedules import ConstantRate, CosineDecay, ExponentialDecay, StepDecay
 from fedexp.config.compose import composed
 from fedexp.config.identity import run_id
 from fedexp.config.make import make
+from fedexp.core.component import Phase
 from fedexp.core.state import digest
 from fedexp.testing import card, play, trial
 from tests.helpers import TINY, Recorder, jobs_of, opened, round_of, worker_of
@@ -98,3 +101,9 @@ def test_a_configuration_reaches_the_workers(tmp_path):
     experiment = build(composed([*TINY, "schedule=exponential", "schedule.gamma=0.5"]))
     with RunDir(tmp_path) as rundir:
         assert worker_of(experiment.engine(rundir, SilentDisplay())).fitter.local.schedule == DECAY
+
+
+def test_a_phase_with_another_schedule_does_not_go_on_with_the_optimizer():
+    first, second = Phase("first"), Phase("second", continues=True)
+    assert continues(first, second)
+    assert not continues(first, replace(second, scheduled=False))

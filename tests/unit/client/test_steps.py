@@ -6,12 +6,18 @@ from dataclasses import dataclass, field
 
 import pytest
 import torch
+from torch import nn
 
+from fedexp.client.batched.loop import BatchedLoop
+from fedexp.client.loops import FabricLoop
 from fedexp.client.network import load
 from fedexp.core.component import Component
+from fedexp.core.seeding import seeded
 from fedexp.core.state import Out, pick, snapshot
 from fedexp.errors import ClientError
+from fedexp.models.split import SplitModel
 from fedexp.testing import play, tiny_net
+from fedexp.testing.trial import CLASSES, SIDE
 from tests.helpers import opened, work, worker_of
 
 
@@ -123,6 +129,26 @@ def test_other_weights_are_run_with_features_of_their_own():
         h = net.features(x)
         torch.testing.assert_close(features, h.detach())
         torch.testing.assert_close(logits, (2 * net.classifier(h) + h.mean(1, keepdim=True)).detach())
+
+
+def flat_net(*, norm: bool):
+    """A network whose features are its samples, so that all weights have the same ones."""
+    with seeded(0, "flat"):
+        size = SIDE * SIDE
+        return SplitModel(nn.Identity(), nn.Sequential(nn.Flatten(), nn.Linear(size, CLASSES)), size)
+
+
+@pytest.mark.parametrize("loop", [FabricLoop, BatchedLoop])
+def test_other_weights_have_other_logits_where_features_are_the_same(loop):
+    @dataclass(frozen=True, kw_only=True)
+    class Distance(Component):
+        def loss(self, step):
+            return 0.1 * (step.forward(step.received)[1] - step.z).square().mean()
+
+    group = 5 if loop is BatchedLoop else None
+    plain, held = (play(c, net=flat_net, loop=loop, group=group) for c in ({}, {"d": Distance()}))
+    name = "classifier.1.weight"
+    assert not torch.allclose(plain.progress.state.model[name], held.progress.state.model[name])
 
 
 # ---------------------------------------------------------------- after the last phase

@@ -99,7 +99,7 @@ def test_a_missing_image_and_another_table_are_named(flamby):
 
 
 def test_isic_without_files_says_what_flamby_does(tmp_path):
-    with pytest.raises(DataError, match=r"ISIC_2019_Training_Input_preprocessed.* is not there.*fed_isic2019"):
+    with pytest.raises(DataError, match=r"ISIC_2019_Training_Input_preprocessed.* are not there.*fed_isic2019"):
         isic(tmp_path).load()
 
 

@@ -194,6 +194,16 @@ def test_tests_of_clients_are_not_taken_for_quick_training(run):
     assert got.executor.workers == 4
 
 
+def test_tests_before_any_training_say_nothing(run, monkeypatch):
+    got = run(seconds=0.0, rounds=0)
+    monkeypatch.setattr(got.executor, "_warm", True)
+    monkeypatch.setattr(got.executor._blueprint.facts, "rounds", 50)
+    got.executor._learn(Measure(0, (Job(0, 0, {}, {}),)), 0.01)
+    assert got.executor.workers == 1
+    got.executor._learn(Train(0, (Job(0, 0, {}, {}),)), 10.0)
+    assert got.executor.workers == 4
+
+
 def test_another_blueprint_reaches_whoever_works(run):
     got = run(seconds=1.0, rounds=20)
     got.executor.use("another")

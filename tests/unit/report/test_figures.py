@@ -14,6 +14,7 @@ from fedexp.report.figures.lines import _limits
 from fedexp.report.figures.partition import of_counts
 from fedexp.report.figures.plane import NAMED, _beaten
 from fedexp.report.load import load
+from fedexp.report.measure import Metric, shared_title
 from tests.unit.report import made
 from tests.unit.report.made import COUNTS, ROUNDS, aggregation, personal, write_run
 
@@ -274,6 +275,11 @@ def y_titles(figure):
 def test_several_metrics_are_named_by_their_unit(swept, metric, title):
     fedavg = load(swept).where({"algo": ["fedavg"]})
     assert y_titles(drawn(fedavg, "parameter", parameter="local.epochs", metric=metric)) == {title}
+
+
+def test_what_metrics_without_a_unit_have_in_common_names_them():
+    assert shared_title([Metric("aggregation.loss"), Metric("personalization.loss")]) == "loss"
+    assert shared_title([Metric("workers"), Metric("rounds")]) == "value"
 
 
 def test_the_deviation_of_a_round_is_over_clients(tmp_path):

@@ -119,6 +119,8 @@ def test_runs_are_chosen_by_settings(runs, swept):
 )
 def test_settings_are_written_with_all_their_digits(value, text):
     assert frames.written(value) == text
+    assert frames.same(value, "null" if value is None else text)
+    assert not frames.same(value, "1")
 
 
 def test_runs_are_chosen_by_lists_by_null_and_by_numbers_however_they_are_written(runs, swept):
