@@ -24,7 +24,7 @@ OUTCOMES = (  # in the order in which they are listed: verdicts, what is said of
     *("reproduced", "compatible", "above", "below", "unjudged", "reduced", "failed"),
     *("equal", "different", NO_NUMBER, "missing"),
 )
-RULE_WORDS = {RESULT_RULE: "as the method's protocol concludes after the last round"}
+RULE_WORDS = {RESULT_RULE: "after the last round"}
 COMPARED = "Differences between methods, paired by seed, with 95 % intervals from three seeds on"
 TUNING = {
     (False, "none"): "tune=none: one hyper-parameter setting per method",
