@@ -49,6 +49,15 @@ def no_waiting_for_the_disk():
         yield
 
 
+@pytest.fixture(autouse=True, scope="session")
+def no_terminal():
+    """A library for reading lines, which test workers load, says how wide a terminal is that nobody has."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("COLUMNS", raising=False)
+        patch.delenv("LINES", raising=False)
+        yield
+
+
 @pytest.fixture(autouse=True)
 def one_thread():
     """Sums depend on the number of threads in their last bits."""

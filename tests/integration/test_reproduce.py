@@ -55,7 +55,7 @@ def test_two_runs_make_a_table_once(reproduce, tmp_path, monkeypatch):
     narrow = ("tiny/table1", "settings=digits/mlp", "methods=FedAvg,FedRS")
     code, said = reproduce(*narrow)
     assert code == 0, said
-    assert "1 setting × 2 methods × 1 seed: 2 runs, 0 of them done." in said
+    assert "1 setting × 2 methods × 1 seed: 2 runs, 0 of them done on this machine." in said
     assert "2 runs to do, about " in said
     rows = cells(said)
     ours = {name: float(re.search(r"[\d.]+", line.removeprefix(name))[0]) for name, line in rows.items()}
@@ -69,11 +69,11 @@ def test_two_runs_make_a_table_once(reproduce, tmp_path, monkeypatch):
     monkeypatch.setattr(launching, "_start", refuse)
     code, again = reproduce(*narrow)
     assert code == 0, again
-    assert "2 runs, 2 of them done." in again
+    assert "2 runs, 2 of them done on this machine." in again
     assert cells(again) == rows
     code, said = reproduce("tiny/table2", *narrow[1:])  # another table of the same runs
     assert code == 0
-    assert "2 runs, 2 of them done." in said
+    assert "2 runs, 2 of them done on this machine." in said
 
 
 def test_a_plan_trains_nothing_and_leaves_nothing(reproduce, tmp_path):
@@ -92,7 +92,7 @@ def test_a_hole_is_named_filled_and_gone(reproduce):
     (command,) = holes(said)
     code, said = reproduce(*command.split())
     assert code == 0
-    assert "1 run, 0 of them done." in said
+    assert "1 run, 0 of them done on this machine." in said
     _, said = reproduce("status", "tiny/table1", "settings=digits/mlp", "methods=FedAvg,FedRS")
     assert "missing" not in said
     assert holes(said) == []
@@ -113,7 +113,7 @@ def test_a_sweep_that_goes_on_is_the_same_sweep(reproduce, tmp_path):
     reproduce("tiny/table1", "settings=digits/again", "methods=FedAvg")
     for _ in range(2):
         _, said = reproduce("tiny/table1", "settings=digits/mlp,digits/again", "methods=FedAvg", "seeds=0,1")
-    assert "4 runs, 4 of them done." in said
+    assert "4 runs, 4 of them done on this machine." in said
     manifests = sorted(p.relative_to(tmp_path / "multirun/map") for p in tmp_path.rglob("sweep-*.json"))
     assert [m.parent.name for m in manifests] == ["fmnist_lenet", "fmnist_mlpnet"]
     assert runs(["status", str(tmp_path / "multirun")]) == 0
@@ -157,10 +157,10 @@ def test_fewer_rounds_stand_ins_and_other_settings_are_reduced(reproduce):
 def test_settings_that_the_paper_tried_are_runs_of_their_own(reproduce):
     code, said = reproduce("tiny/table1", "settings=digits/mlp", "methods=FedRS", "tune=paper")
     assert code == 0
-    assert "2 runs, 0 of them done." in said
+    assert "2 runs, 0 of them done on this machine." in said
     assert "tune=paper" in said
     code, said = reproduce("tiny/fig1", "settings=digits/mlp", "plan=true")
-    assert "2 runs, 0 of them done." in said
+    assert "2 runs, 0 of them done on this machine." in said
 
 
 def test_another_reading_is_told_below_the_table_and_kept(reproduce, tmp_path):
@@ -216,7 +216,7 @@ def test_results_are_exported_listed_and_shown_without_runs(reproduce, tmp_path)
     assert "missing" not in shown
     listed = " ".join(reproduce("list", *elsewhere)[1].split())
     assert "tiny/table1 train 15 ≈" in listed
-    assert "2 done, 10 missing" in listed
+    assert "2 done, 14 missing" in listed
 
 
 def test_ctrl_c_says_how_to_go_on(reproduce, monkeypatch):
