@@ -48,9 +48,8 @@ class Evidence:
     @property
     def mark(self) -> str:
         """Empty if the runs are the paper's, else in what they are not."""
-        if self.comparison.stand_in or STAND_IN in self.reduced:
-            return STAND_IN
-        return "reduced" if self.reduced else ""
+        stand_in = [STAND_IN] if self.comparison.stand_in or STAND_IN in self.reduced else []
+        return " ".join([*(["reduced"] if self.reduced not in ("", STAND_IN) else []), *stand_in])
 
     @cached_property
     def word(self) -> str:
@@ -88,7 +87,7 @@ class ClaimVerdict:
 
     claim: Claim
     word: str  # confirmed | refuted | undecided | not run
-    marks: tuple[str, ...]  # what kind of runs decided, if not the paper's: stand-in, reduced
+    marks: tuple[str, ...]  # what kind of runs decided, if not the paper's: reduced, stand-in, reduced stand-in
     evidence: tuple[Evidence, ...]  # of comparisons that were run
     of_readings: tuple[Evidence, ...] = ()  # the same with other readings of methods, which decide nothing
 

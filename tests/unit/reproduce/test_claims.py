@@ -100,7 +100,7 @@ def test_runs_with_further_changes_do_not_decide_where_there_are_some_without():
     known = runs(BETTER, reduced="stand-in")
     changed = runs(WORSE, reduced="stand-in, optim.lr=0.05")
     assert verdict([*known, *changed], above()).said == "confirmed (stand-in)"
-    assert verdict(changed, above()).said == "refuted (stand-in)"
+    assert verdict(changed, above()).said == "refuted (reduced stand-in)"
 
 
 def test_the_command_is_for_the_scene_that_leaves_it_undecided():
@@ -130,7 +130,7 @@ def test_stand_ins_decide_with_a_mark():
     assert verdict(runs(BETTER, setting="small"), items).said == "confirmed (stand-in)"
     assert (
         verdict(runs(BETTER, setting="small", reduced="stand-in, 3 of 100 rounds"), items).said
-        == "confirmed (stand-in)"
+        == "confirmed (reduced stand-in)"
     )
     both = [*runs(WORSE, setting="paper"), *runs(BETTER, setting="small")]
     assert verdict(both, items).said == "refuted"
